@@ -2,14 +2,15 @@
 // fastest, and the prediction within 1.3 times the measured time. The same of padding "auto" and of
 // the format of a cache.
 //
-//     regard_bench_costs [--problems 200] [--seed 1] [--seconds 60] [--group NAME]
-//         [--fit [--load FILE]...]
+//     regard_bench_costs [--problems 200] [--seed 1] [--seconds 60] [--group NAME] [--save FILE]
+//         [--fit] [--load FILE]...
 //
 // The choice and the predictions are those of a Context, so REGARD_TUNING=FILE judges a table.
-// --load FILE without --fit measures nothing: it judges the predictions of the file's times.
-// --fit prints the terms that fit these problems best instead, as src/core/measure/default_costs.cc
-// has them, and a tuning file; --load adds the times of one. --group draws from one group alone:
-// cache has keys and values in the formats of caches.
+// --save writes a tuning file with the measured times. --load FILE without --fit measures nothing:
+// it judges the predictions of the file's times. --fit prints the terms that fit the times best, as
+// src/core/measure/default_costs.cc has them, and saves these, too; --load adds the times of a
+// file, --problems 0 fits to them alone. --group draws from one group alone: cache has keys and
+// values in the formats of caches.
 
 #include <algorithm>
 #include <chrono>
@@ -26,6 +27,7 @@
 
 #include "bench/costs/choices.h"
 #include "bench/costs/problems.h"
+#include "bench/costs/ratios.h"
 #include "conformance/problem.h"
 #include "regard/attention.h"
 
@@ -44,7 +46,8 @@ struct Options {
   double seconds = 1e9;
   std::string group;  // one of kGroups; all of them where it is empty
   bool fit = false;
-  std::vector<std::string> load;  // tuning files
+  std::string save;               // a tuning file to write
+  std::vector<std::string> load;  // tuning files to read
 };
 
 struct Figures {
@@ -113,11 +116,12 @@ class Bench {
       }
     }
     if (options_.fit) {
-      print_fit();
+      fit();
     } else {
       print_shares();
+      ratios_.print();
     }
-    return 0;
+    return options_.save.empty() || save() ? 0 : 1;
   }
 
  private:
@@ -174,19 +178,13 @@ class Bench {
                   well ? "" : " is not the fastest");
       for (const auto& [name, measured] : seconds) {
         const BackendRef ref = parse_backend(name).value();
-        const Verdict* verdict = selection.find(ref);
-        if (verdict == nullptr) continue;
         times_.push_back({{ref.id, params, backward, measured}, measured, measured});
-        const PredictedTime& time = backward ? verdict->backward_time : verdict->forward_time;
-        if (!time.known()) continue;
-        const double ratio = measured / time.seconds;
-        const bool good = ratio < 1.3 && ratio > 1 / 1.3;
+        const double ratio = ratios_.add(selection, times_.back().observation);
+        if (ratio < 0.0) continue;
         if (name == result->chosen) {
           ++figures.predictions;
-          figures.predicted_well += good ? 1 : 0;
+          figures.predicted_well += bench::is_good(ratio) ? 1 : 0;
         }
-        ++all_.predictions;
-        all_.predicted_well += good ? 1 : 0;
         std::printf("           %-10s %10.1f us, %.2f times the prediction\n", name.c_str(),
                     measured * 1e6, ratio);
       }
@@ -195,43 +193,16 @@ class Bench {
     std::fflush(stdout);
   }
 
-  /// Of each backend, kind and group of types: how many of the loaded times are within 1.3 times
-  /// the prediction, and the quartiles of their ratios.
   void judge_times() {
-    std::map<std::string, std::vector<double>> ratios;
     for (const TuningTable::Time& time : times_) {
       const CostObservation& o = time.observation;
-      const Selection selection = explain(context_, o.params);
-      const Verdict* verdict = selection.find(BackendRef(o.backend));
-      if (verdict == nullptr) continue;
-      const PredictedTime& predicted = o.backward ? verdict->backward_time : verdict->forward_time;
-      if (!predicted.known()) continue;
-      const double ratio = o.seconds / predicted.seconds;
-      const std::string backend = to_string(verdict->backend);
-      const std::string kind = o.backward ? "backward" : to_string(forward_kind(o.params));
-      ratios[backend].push_back(ratio);
-      ratios[backend + " " + kind].push_back(ratio);
-      ratios["all"].push_back(ratio);
-      const bool is_off = ratio >= 1.3 || ratio <= 1 / 1.3;
-      std::printf("%s %-9s %-8s %6.2f %10.1f us  %s\n", is_off ? "off" : "   ", backend.c_str(),
-                  kind.c_str(), ratio, o.seconds * 1e6, to_string(o.params).c_str());
+      const double ratio = ratios_.add(explain(context_, o.params), o);
+      if (ratio < 0.0) continue;
+      std::printf("%s %-9s %-8s %6.2f %10.1f us  %s\n", bench::is_good(ratio) ? "   " : "off",
+                  to_string(BackendRef(o.backend)).c_str(), bench::kind_name(o).c_str(), ratio,
+                  o.seconds * 1e6, to_string(o.params).c_str());
     }
-    std::printf("\n%-20s %6s %15s   quartiles of measured / predicted\n", "times", "count",
-                "within 1.3 x");
-    for (auto& [name, all] : ratios) {
-      std::sort(all.begin(), all.end());
-      const auto good =
-          std::count_if(all.begin(), all.end(), [](double r) { return r < 1.3 && r > 1 / 1.3; });
-      std::printf("%-20s %6zu %13.1f %%   %.2f %.2f %.2f\n", name.c_str(), all.size(),
-                  share(static_cast<int>(good), static_cast<int>(all.size())), all[all.size() / 4],
-                  all[all.size() / 2], all[all.size() * 3 / 4]);
-    }
-  }
-
-  static CostKind forward_kind(const AttentionParams& p) {
-    const std::int64_t rows =
-        p.num_heads_kv == 0 ? 0 : p.seqlen_q * (p.num_heads_q / p.num_heads_kv);
-    return rows <= 16 ? CostKind::kDecode : rows <= 64 ? CostKind::kShort : CostKind::kPrefill;
+    ratios_.print();
   }
 
   template <class Measure>
@@ -250,7 +221,7 @@ class Bench {
                 figures.chosen_well == 1 ? "" : " is not the fastest");
     for (const Way& way : choice.ways) {
       const double ratio = way.seconds / way.predicted;
-      const bool good = way.predicted > 0.0 && ratio < 1.3 && ratio > 1 / 1.3;
+      const bool good = way.predicted > 0.0 && bench::is_good(ratio);
       if (way.name == choice.chosen) {
         figures.predictions = 1;
         figures.predicted_well = good ? 1 : 0;
@@ -275,27 +246,14 @@ class Bench {
       total.add(figures);
     }
     print("all", total);
-    std::printf("of every backend, not the chosen one alone: predicted within 1.3 x in %.1f %%\n",
-                share(all_.predicted_well, all_.predictions));
   }
 
-  void print_fit() const {
-    const Env env = context_.env();
-    CostModel start = default_costs(env);
-    start.rates = rates_.f32_gflops > 0.0 ? rates_ : machine_rates(env.isa, env.concurrency);
+  void fit() {
     std::vector<CostObservation> observations;
     for (const TuningTable::Time& time : times_) observations.push_back(time.observation);
-    const CostModel fitted = fit_costs(start, observations);
-    TuningTable table;
-    table.version = env.version;
-    table.isa = to_string(env.isa);
-    table.cpu_model = env.cpu_model;
-    table.concurrency = env.concurrency;
-    table.costs = fitted;
-    table.costs.source.clear();
-    table.times = times_;
+    costs_ = fit_costs(default_terms(), observations);
     std::printf("\n");
-    for (const CostEntry& entry : fitted.entries) {
+    for (const CostEntry& entry : costs_.entries) {
       std::printf("    {\"%s %s %s\", {", to_string(BackendRef(entry.backend)).c_str(),
                   to_string(entry.kind), to_string(entry.types));
       const char* separator = "";
@@ -305,15 +263,44 @@ class Bench {
       });
       std::printf("}},\n");
     }
-    std::printf("\n%s", to_text(table).c_str());
+  }
+
+  /// With the loaded file's rates, or this machine's.
+  CostModel default_terms() const {
+    const Env env = context_.env();
+    CostModel terms = default_costs(env);
+    terms.rates = rates_.f32_gflops > 0.0 ? rates_ : machine_rates(env.isa, env.concurrency);
+    terms.source.clear();
+    return terms;
+  }
+
+  bool save() const {
+    const Env env = context_.env();
+    TuningTable table;
+    table.version = env.version;
+    table.isa = to_string(env.isa);
+    table.cpu_model = env.cpu_model;
+    table.concurrency = env.concurrency;
+    table.costs = costs_;
+    if (!options_.fit) {
+      table.costs = default_terms();
+      table.costs.entries.clear();
+    }
+    table.times = times_;
+    std::ofstream stream(options_.save);
+    stream << to_text(table);
+    if (stream.flush()) return true;
+    std::fprintf(stderr, "cannot write %s\n", options_.save.c_str());
+    return false;
   }
 
   Options options_;
   Context context_;
   std::vector<TuningTable::Time> times_;
   MachineRates rates_;  // of a loaded file
+  CostModel costs_;     // fitted
   std::map<std::string, Figures> groups_;
-  Figures all_;
+  bench::Ratios ratios_;
 };
 
 }  // namespace
@@ -324,6 +311,8 @@ int main(int argc, char** argv) {
     const bool has_value = i + 1 < argc;
     if (std::strcmp(argv[i], "--fit") == 0) {
       options.fit = true;
+    } else if (std::strcmp(argv[i], "--save") == 0 && has_value) {
+      options.save = argv[++i];
     } else if (std::strcmp(argv[i], "--load") == 0 && has_value) {
       options.load.emplace_back(argv[++i]);
     } else if (std::strcmp(argv[i], "--problems") == 0 && has_value) {
@@ -345,7 +334,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: %s [--problems N] [--seed N] [--seconds X] [--group NAME] "
-                   "[--fit [--load FILE]]\n",
+                   "[--save FILE] [--fit] [--load FILE]...\n",
                    argv[0]);
       return 2;
     }

@@ -22,6 +22,13 @@ REGARD_KERNEL_FN constexpr std::int64_t max_decode_rows(std::int64_t width) {
   return width < 12 ? width : 12;
 }
 
+/// Rows of a call's sequences that lanes lie along head_dim for, at most: row blocks of decode rows
+/// lie that far apart.
+REGARD_KERNEL_FN std::int64_t decode_rows_of(const Problem& p, std::int64_t width) {
+  const std::int64_t rows = p.seqlen_q * p.group_size, max = max_decode_rows(width);
+  return rows < max ? rows : max;
+}
+
 /// Keys of a tile there, at least and at most. Tiles of a backend are whole multiples: splits of
 /// decode rows end where tiles of either kind do.
 inline constexpr std::int64_t kDecodeTileKv = 16;

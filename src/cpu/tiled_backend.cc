@@ -48,6 +48,10 @@ struct TiledBackend::Shape {
     return (is_decode ? splits > 1 && variant->shares_splits : split_row_blocks > 0) &&
            workers > 1 && tasks < 4 * std::int64_t{workers};
   }
+  /// Whether a block's splits are tasks.
+  bool divides_blocks(std::int32_t workers) const noexcept {
+    return !is_decode && splits > 1 && shares_splits(workers);
+  }
   /// Of decode rows; of more rows, whatever lengths and blocks there are within the extents.
   std::int64_t shared_bytes(const TiledArgs& args) const noexcept {
     if (is_decode) return saturating_mul(saturating_mul(tasks, splits), args.split_bytes);
@@ -157,6 +161,24 @@ std::int64_t even_block_rows(const AttentionParams& params, const TiledKernel& k
 
 }  // namespace
 
+/// Rows of a task, of calls that come in blocks.
+std::int64_t TiledBackend::task_rows_of(const AttentionParams& params, const Shape& shape,
+                                        const BlockLimits& limits) noexcept {
+  const TiledKernel& k = *shape.kernel;
+  return shape.divides_blocks(limits.workers)
+             ? even_block_rows(params, k, limits.row_blocks, shape.splits, limits.workers)
+             : choose_block_rows(params, k.width, k.lanes, limits.row_blocks, limits.workers);
+}
+
+/// The same in whole row blocks, which is what a plan has room for: with it as the limit a call
+/// with the plan's extents has the same task_rows_of.
+std::int64_t TiledBackend::block_rows(const AttentionParams& params, const Shape& shape,
+                                      const BlockLimits& limits) noexcept {
+  const std::int64_t width = shape.kernel->width;
+  if (shape.is_decode) return limits.row_blocks * width;
+  return ceil_div(task_rows_of(params, shape, limits), width) * width;
+}
+
 TiledBackend::TiledBackend(BackendInfo info, const TiledTraits& traits)
     : info_(std::move(info)), traits_(traits) {}
 
@@ -245,37 +267,60 @@ struct TiledBackend::TileCopies {
   std::int64_t values = 0, value_bytes = 0;
 };
 
+/// What decode rows copy of tiles, at most: they read all types where they are but what a unit
+/// converts, rows of u4 that end within a group, rows of which blocks have scales, and tiles that
+/// lie in several pages, of which rows of u4 have their groups behind them.
+TiledBackend::TileCopies TiledBackend::decode_copies(const AttentionParams& params,
+                                                     const TiledKernel& kernel,
+                                                     std::int64_t tile_rows) noexcept {
+  const FeatureSet& features = params.features;
+  const bool has_blocks = scale_layout_of(features) != ScaleLayout::kRows;
+  const bool in_runs =
+      params.page_size % kDecodeTileKv == 0 && !features.has(Feature::kCacheLeftpad);
+  const bool in_pages = features.has(Feature::kPaged) && !in_runs;
+  const auto row_bytes = [&](Dtype dtype, std::int64_t head_dim) -> std::int64_t {
+    const bool has_part_groups = dtype == Dtype::kU4 && head_dim % kGroupSize != 0;
+    const bool is_converted = has_part_groups || (dtype == Dtype::kU4 && !kernel.reads_u4) ||
+                              (has_blocks && is_quantised(dtype)) ||
+                              (dtype == Dtype::kF8E5M2 && !kernel.converts_f8_to_bf16);
+    const std::int64_t padded = padded_head_dim(head_dim);
+    if (is_converted) return saturating_mul(padded, sizeof(float));
+    if (is_f8(dtype) && kernel.converts_f8_to_bf16) return saturating_mul(padded, 2);
+    const std::int64_t groups = dtype == Dtype::kU4 ? head_dim / kGroupSize : 0;
+    return in_pages ? bytes_of(dtype, head_dim) + groups * 2 * std::int64_t{sizeof(float)} : 0;
+  };
+  const std::int64_t of_keys = row_bytes(params.dtype_k, params.head_dim_qk),
+                     of_values = row_bytes(params.dtype_v, params.head_dim_v);
+  return {of_keys > 0 ? tile_rows : 0, of_keys, of_values > 0 ? tile_rows : 0, of_values};
+}
+
 /// What a call with these extents copies, at most.
 TiledBackend::TileCopies TiledBackend::tile_copies(const AttentionParams& params,
                                                    const Shape& shape,
                                                    const TiledArgs& args) const noexcept {
-  // Few rows read all types where they are but 8-bit floats, which some units convert, and rows of
-  // u4 that end within a group, unless a tile lies in several pages, or blocks of a row have
-  // scales.
-  const auto is_converted = [&](Dtype dtype) {
-    if (!shape.is_decode_kernel) return dtype != Dtype::kF32;
-    const bool has_blocks = scale_layout_of(params.features) != ScaleLayout::kRows;
-    return is_f8(dtype) || dtype == Dtype::kU4 || (has_blocks && is_quantised(dtype));
-  };
+  if (shape.is_decode_kernel) return decode_copies(params, *shape.kernel, args.decode_tile_kv);
   const bool is_paged = params.features.has(Feature::kPaged);
-  const bool copies_pairs = is_of_pairs(*shape.kernel) && !shape.is_decode_kernel;
-  // Rows of one head are then neighbours, of which the stride is known; that of a single row is
-  // not, which may be copied whatever the layout.
-  const auto is_dense = [](Layout layout) { return layout == Layout::kBhsd; };
-  bool keys = is_paged || is_converted(params.dtype_k) || is_converted(params.dtype_v);
-  bool values = keys;
-  if (copies_pairs) {
-    keys = is_paged || params.head_dim_qk % 2 != 0 || !is_dense(params.layout_k);
-  } else if (!values && !shape.is_decode_kernel && args.copies_values) {
-    constexpr std::int64_t kProductRows = 8, kSharesSets = 4096;  // FloatTiles::need_values()
-    values = params.head_dim_v % kProductRows != 0 || !is_dense(params.layout_v) ||
-             params.head_dim_v * std::int64_t{sizeof(float)} % kSharesSets == 0;
+  const bool copies_pairs = is_of_pairs(*shape.kernel);
+  const bool converts = is_paged || params.dtype_k != Dtype::kF32 || params.dtype_v != Dtype::kF32;
+  bool keys = converts, values = converts;
+  if (copies_pairs) {  // load_pairs()
+    constexpr std::int32_t kPairLog2 = 2;
+    keys = is_paged || params.head_dim_qk % 2 != 0 ||
+           (params.layout_k != Layout::kBhsd && params.align_k_log2 < kPairLog2);
+  } else if (!values && args.copies_values) {  // FloatTiles::need_values()
+    constexpr std::int64_t kProductRows = 8, kSharesSets = 4096;
+    const std::int64_t heads = params.layout_v == Layout::kBshd ? params.num_heads_kv : 1;
+    const std::int64_t row_bytes =
+        saturating_mul(saturating_mul(heads, params.head_dim_v), sizeof(float));
+    values = params.head_dim_v % kProductRows != 0 || params.layout_v == Layout::kStrided ||
+             row_bytes % kSharesSets == 0;
   }
-  const std::int64_t rows = shape.is_decode_kernel ? args.decode_tile_kv : args.tile_kv;
   const std::int64_t bytes = copies_pairs ? 2 : sizeof(float);
-  const std::int64_t single = shape.is_decode_kernel ? 0 : 1;
-  return {keys ? rows : single, saturating_mul(padded_head_dim(params.head_dim_qk), bytes),
-          values ? rows : single, saturating_mul(padded_head_dim(params.head_dim_v), bytes)};
+  // The stride of a single row is not known, which may be copied whatever the layout.
+  constexpr std::int64_t kSingle = 1;
+  return {keys ? args.tile_kv : kSingle, saturating_mul(padded_head_dim(params.head_dim_qk), bytes),
+          values ? args.tile_kv : kSingle,
+          saturating_mul(padded_head_dim(params.head_dim_v), bytes)};
 }
 
 /// Fills args but for the problem; returns a worker's bytes, saturating.
@@ -290,14 +335,10 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
     return shape.is_decode_kernel ? dot * kBytes : std::max(dot * kBytes, lanes);
   };
   const std::int64_t row_blocks = std::max(shape.row_blocks, shape.few_row_blocks);
-  // Row blocks of decode rows lie as far apart as the most rows need; one alone has its own.
-  const bool is_one = shape.is_decode_kernel && row_blocks == 1;
-  const std::int64_t most_rows = max_decode_rows(k.width);
-  const std::int64_t dot_rows = is_one ? shape.rows : most_rows;
-  const bool has_words = params.dtype_k == Dtype::kI8 || params.dtype_k == Dtype::kU4;
-  const std::int64_t dot_q = is_one && !has_words
-                                 ? dot_rows * dot_row_size(params.head_dim_qk)
-                                 : decode_query_size(most_rows, params.head_dim_qk);
+  const std::int64_t dot_rows = std::min(shape.rows, max_decode_rows(k.width));
+  const bool has_words = params.dtype_q == Dtype::kBf16 &&
+                         (params.dtype_k == Dtype::kI8 || params.dtype_k == Dtype::kU4);
+  const std::int64_t dot_q = decode_query_size(dot_rows, params.head_dim_qk, has_words);
   const std::int64_t q = row_block_rows(params.head_dim_qk, dot_q, is_of_pairs(k) ? 2 : kBytes),
                      out = row_block_rows(params.head_dim_v,
                                           dot_rows * dot_row_size(params.head_dim_v), kBytes);
@@ -332,6 +373,9 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->at_scores = layout.take(
       (shape.is_decode_kernel ? args->decode_tile_kv : args->tile_kv) * k.width, kBytes);
   const TileCopies copies = tile_copies(params, shape, *args);
+  // Values that share sets without being expected to, of a stride that is not the layout's usual
+  // one, are read where they lie.
+  args->copies_values = args->copies_values && copies.values > 1;
   args->at_keys = layout.take(copies.keys, copies.key_bytes);
   args->at_values = layout.take(copies.values, copies.value_bytes);
   args->at_row = layout.take(args->tile_kv, kBytes);
@@ -351,7 +395,10 @@ std::int64_t TiledBackend::workspace_of(const AttentionKey& key, const Env& env,
   const std::int32_t worker_count = workers(key, env);
   TiledArgs args;
   Shape shape = shape_of(params, env.isa, worker_count, variant);
-  if (!shape.is_decode) shape.set_block(max_row_blocks(params, env, variant) * shape.kernel->width);
+  if (!shape.is_decode) {
+    shape.set_block(
+        block_rows(params, shape, {max_row_blocks(params, env, variant), worker_count}));
+  }
   const std::int64_t workers_bytes = saturating_mul(lay_out(params, shape, &args), worker_count);
   const std::int64_t fixed =
       saturating_add(rotated_queries_bytes(params), packed_blocks_bytes(params));
@@ -374,7 +421,7 @@ KernelPlan TiledBackend::plan_of(const AttentionKey& key, const Env& env,
       std::string(traits_.name) + "_" + to_string(plan.isa) + "_" + to_string(params.dtype_q);
   if (shape.is_decode) plan.kernel += shape.is_decode_kernel ? "_decode" : "_short";
   plan.workers = workers(key, env);
-  plan.tile_q = max_row_blocks(params, env, variant) * shape.kernel->width;
+  plan.tile_q = block_rows(params, shape, {max_row_blocks(params, env, variant), plan.workers});
   plan.tile_kv = tile_kv(params, *shape.kernel);
   plan.workspace_bytes = workspace_of(key, env, variant);
   // Not owned: variants are constants.
@@ -397,9 +444,11 @@ bool TiledBackend::differs(const TiledVariant& variant, const AttentionKey& key,
     return (variant.one_head && usual.heads_per_task > 1) ||
            (!variant.shares_splits && usual.shares_splits(worker_count));
   }
-  return variant.max_row_blocks > 0 &&
-         variant.max_row_blocks < max_row_blocks(params, env, kDefaultVariant) &&
-         usual.rows > variant.max_row_blocks * usual.kernel->width;
+  const auto rows_of = [&](const TiledVariant& each) {
+    const BlockLimits limits{max_row_blocks(params, env, each), worker_count};
+    return std::min(block_rows(params, usual, limits), usual.rows);
+  };
+  return rows_of(variant) < rows_of(kDefaultVariant);
 }
 
 std::vector<std::string> TiledBackend::variants(const AttentionKey& key, const Env& env) const {
@@ -426,13 +475,9 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   const TiledVariant& variant = variant_of(plan);
   Shape shape = shape_of(params, plan.isa, plan.workers, variant);
   const TiledKernel& k = *shape.kernel;
-  const std::int64_t max_row_blocks = plan.tile_q / k.width;
-  const bool splits_blocks =
-      !shape.is_decode && shape.splits > 1 && shape.shares_splits(plan.workers);
-  if (splits_blocks) {
-    shape.set_block(even_block_rows(params, k, max_row_blocks, shape.splits, plan.workers));
-  } else if (!shape.is_decode) {
-    shape.set_block(choose_block_rows(params, k.width, k.lanes, max_row_blocks, plan.workers));
+  const bool splits_blocks = shape.divides_blocks(plan.workers);
+  if (!shape.is_decode) {
+    shape.set_block(task_rows_of(params, shape, {plan.tile_q / k.width, plan.workers}));
   }
   TiledArgs args;
   std::int64_t worker_bytes = lay_out(params, shape, &args);

@@ -55,6 +55,10 @@ class TiledBackend final : public Backend {
  private:
   struct Shape;
   struct TileCopies;
+  struct BlockLimits {
+    std::int64_t row_blocks;  // of a task, at most
+    std::int32_t workers;
+  };
   const BackwardKernel& backward_kernel(const AttentionParams& params, Isa isa) const noexcept;
   Shape shape_of(const AttentionParams& params, Isa isa, std::int32_t workers,
                  const TiledVariant& variant) const noexcept;
@@ -62,6 +66,12 @@ class TiledBackend final : public Backend {
   std::int64_t max_row_blocks(const AttentionParams& params, const Env& env,
                               const TiledVariant& variant) const noexcept;
   std::int32_t workers(const AttentionKey& key, const Env& env) const noexcept;
+  static std::int64_t task_rows_of(const AttentionParams& params, const Shape& shape,
+                                   const BlockLimits& limits) noexcept;
+  static std::int64_t block_rows(const AttentionParams& params, const Shape& shape,
+                                 const BlockLimits& limits) noexcept;
+  static TileCopies decode_copies(const AttentionParams& params, const TiledKernel& kernel,
+                                  std::int64_t tile_rows) noexcept;
   TileCopies tile_copies(const AttentionParams& params, const Shape& shape,
                          const TiledArgs& args) const noexcept;
   std::int64_t lay_out(const AttentionParams& params, const Shape& shape,

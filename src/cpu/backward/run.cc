@@ -117,14 +117,20 @@ void lay_out(const AttentionParams& p, const BackwardKernel& kernel, BackwardArg
   lay_out_tile(p, kernel, args);
   const std::int64_t summed = one_pass ? 0 : args->tile_kv;
   const std::int64_t sums_q = one_pass ? 0 : saturating_mul(width, padded_head_dim(p.head_dim_qk));
-  ScratchLayout layout;
-  layout.take(args->row_blocks, args->score_bytes);
   const bool has_bias = p.features.has(Feature::kAttnBias);
   const bool has_sinks = p.features.has(Feature::kSinks);
   const bool has_captured = p.features.has(Feature::kCaptured);
+  // One pass reads a tile of its own for the sums of rows of 16 or 8 bits (needs_exact_delta) and
+  // for biases and captured tensors, beside the scores of one row block: where those of the others
+  // of a group are.
+  const bool is_rounded = p.dtype_out != Dtype::kF32 && p.dtype_out != Dtype::kF64;
+  const bool reads_tile = !one_pass || is_rounded || has_bias || has_captured;
+  const std::int64_t own_tile = reads_tile ? args->tile_bytes : 0;
+  ScratchLayout layout;
+  args->at_tile = layout.take(1, args->score_bytes) + args->score_bytes;
+  layout.take(1, std::max(saturating_mul(args->row_blocks - 1, args->score_bytes), own_tile));
   const bool in_scratch = !one_pass || has_bias || has_sinks || has_captured;
   args->at_rows = layout.take(in_scratch ? 1 : 0, args->row_block_bytes);
-  args->at_tile = layout.take(1, args->tile_bytes);
   args->at_weights = layout.take(paired_keys(kernel) * width, bytes);
   const bool has_host = p.features.has(Feature::kScoreCallback);
   args->at_row = layout.take(has_host ? 2 * args->tile_kv : args->tile_kv, bytes);

@@ -236,6 +236,8 @@ constexpr TiledKernel kTiledKernel = {forward_block<Tiles>,
                                       Tiles::kTileFactor,
                                       Tiles::kMaxDecodeRows,
                                       sizeof(RowBlock<typename Tiles::Vocabulary>),
-                                      sizeof(RowState<typename Tiles::Vocabulary>)};
+                                      sizeof(RowState<typename Tiles::Vocabulary>),
+                                      Tiles::Dot::kReadsU4,
+                                      Tiles::Dot::kConvertsF8ToBf16};
 
 }  // namespace regard::cpu

@@ -55,6 +55,9 @@ class DecodeTiles {
     V::pair_words(x, x, &x);
   };
 
+  static constexpr bool kReadsU4 = ((kTypes == Element::kU4) || ...);
+  static constexpr bool kConvertsF8ToBf16 = kHasBf16OfF8<V>;
+
   /// Whether int8 beside q of bf16 may be multiplied in words.
   static constexpr bool kHasWords =
       ((kTypes == Element::kI8) || ...) && requires(typename V::Int x) {
@@ -69,7 +72,9 @@ class DecodeTiles {
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.decode_tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
-    return decode_query_size(max_decode_rows(V::kWidth), p.head_dim_qk);
+    return decode_query_size(
+        decode_rows_of(p, V::kWidth), p.head_dim_qk,
+        multiplies_words(p, p.k.type) || multiplies_groups(p, p.k.type, p.head_dim_qk));
   }
 
   DecodeTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)

@@ -109,7 +109,6 @@ struct GroupProducts {
   }
 
  private:
-  static constexpr std::int64_t kRows = max_decode_rows(V::kWidth);
   static constexpr std::int64_t kGroupBytes = 2 * sizeof(float);
   static constexpr std::int64_t kMaxBlocks = 2;
   static constexpr std::int64_t kBytes = sizeof(Int);
@@ -137,7 +136,8 @@ struct GroupProducts {
   }
   /// What stands behind q's floats.
   REGARD_KERNEL_FN const char* bytes_of_rows(const Problem& p, const T* q) {
-    return reinterpret_cast<const char*>(q + kRows * dot_row_size(p.head_dim_qk));
+    return reinterpret_cast<const char*>(q + decode_rows_of(p, V::kWidth) *
+                                                 dot_row_size(p.head_dim_qk));
   }
   REGARD_KERNEL_FN Int load(const char* p) {
     Int bytes;

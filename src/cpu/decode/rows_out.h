@@ -20,7 +20,7 @@ struct RowsOut {
 
   REGARD_KERNEL_FN std::int64_t row_size(const Problem& p) { return dot_row_size(p.head_dim_v); }
   REGARD_KERNEL_FN std::int64_t size(const Problem& p) {
-    return max_decode_rows(V::kWidth) * row_size(p);
+    return decode_rows_of(p, V::kWidth) * row_size(p);
   }
 
   static void clear(const Problem& p, const RowBlock<V>& row_block, T* out) {

@@ -139,10 +139,10 @@ struct WordProducts {
   /// What lies behind the floats of q: words [rows][dot_row_size], then what each row's stand for;
   /// 0: not finite.
   REGARD_KERNEL_FN const Word* words_of(const Problem& p, const T* q) {
-    return reinterpret_cast<const Word*>(q + kRows * dot_row_size(p.head_dim_qk));
+    return reinterpret_cast<const Word*>(q + rows_of(p) * dot_row_size(p.head_dim_qk));
   }
   REGARD_KERNEL_FN const T* factors_of(const Problem& p, const T* q) {
-    return q + kRows * dot_row_size(p.head_dim_qk) * 3 / 2;
+    return q + decode_factors_at(rows_of(p), p.head_dim_qk);
   }
 
   /// q's floats, which are packed, as words.
@@ -164,7 +164,7 @@ struct WordProducts {
                                    Store store) {
     const std::int64_t step = dot_row_size(p.head_dim_qk);
     auto* const factors = const_cast<T*>(factors_of(p, q));
-    for (std::int64_t r = 0; r < kRows; ++r) factors[r] = 1;
+    for (std::int64_t r = 0; r < kFactors; ++r) factors[r] = 1;
     for (std::int64_t r = 0; r < rows; ++r) {
       const T* const row = q + r * step;
       std::uint32_t largest = 0;
@@ -230,7 +230,9 @@ struct WordProducts {
     const char* first;
     std::int64_t stride;
   };
-  static constexpr std::int64_t kRows = max_decode_rows(V::kWidth);
+  static constexpr std::int64_t kFactors = 16;
+  static_assert(max_decode_rows(V::kWidth) <= kFactors);
+  REGARD_KERNEL_FN std::int64_t rows_of(const Problem& p) { return decode_rows_of(p, V::kWidth); }
 
   /// Sums of products of kCount rows and kKeys keys, lanes as in DenseScores.
   template <int kCount, int kKeys>

@@ -49,10 +49,18 @@ REGARD_KERNEL_FN constexpr std::int64_t dot_row_size(std::int64_t head_dim) {
   return (head_dim + 15) / 16 * 16;
 }
 
-/// Of so many rows, q's floats, then room for as many words and a factor a row (word_products.h).
-REGARD_KERNEL_FN constexpr std::int64_t decode_query_size(std::int64_t rows,
+/// Of so many rows, where the factors of words begin (word_products.h): behind q's floats and as
+/// many words, in whole lines.
+REGARD_KERNEL_FN constexpr std::int64_t decode_factors_at(std::int64_t rows,
                                                           std::int64_t head_dim) {
-  return rows * dot_row_size(head_dim) * 3 / 2 + (rows + 15) / 16 * 16;
+  return (rows * dot_row_size(head_dim) * 3 / 2 + 15) / 16 * 16;
+}
+
+/// Floats of a row block's decode rows of q. Factors come 16 at a time.
+REGARD_KERNEL_FN constexpr std::int64_t decode_query_size(std::int64_t rows, std::int64_t head_dim,
+                                                          bool has_words) {
+  return has_words ? decode_factors_at(rows, head_dim) + (rows + 15) / 16 * 16
+                   : rows * dot_row_size(head_dim);
 }
 
 /// A kernel's entry: computes one task in `scratch`.
@@ -71,6 +79,9 @@ struct TiledKernel {
   std::int64_t max_decode_rows;  // up to so many, lanes lie along head_dim
   std::int64_t row_block_bytes;  // of a row block's state
   std::int64_t state_bytes;      // of its rows' online softmax
+  // Of decode rows: whether tiles of u4 are read where they lie, and 8-bit floats become bf16.
+  bool reads_u4;
+  bool converts_f8_to_bf16;
 };
 
 }  // namespace regard::cpu
