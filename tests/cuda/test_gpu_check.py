@@ -1,39 +1,40 @@
-""
-    "gpu_check without a device: every phase of its program where host memory plays one, with stand-ins for
-    the toolkit's tools and PyTorch; what survives a run that is cut off, crashes or hangs; and its script."""
+"""gpu_check without a device: every phase of its program where host memory plays one, with stand-ins for
+the toolkit's tools and PyTorch; what survives a run that is cut off, crashes or hangs; and its script."""
 
-    import collections import json import os import pathlib import re import signal import
-        subprocess import sys import tempfile import time import unittest import unittest.mock
+import collections
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import unittest.mock
 
-            ROOT =
-    pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2])) BUILD =
-        pathlib.Path(os.environ.get("REGARD_DEV_BUILD_DIR", ROOT / "build" / "dev")) PROGRAM =
-            BUILD / "tools" / "gpu_check" / "regard_gpu_check" STAND_INS =
-                ROOT / "tests" / "cuda" /
-                "stand_in" sys.path.insert(0, str(ROOT / "scripts")) import gpu_check_cases #noqa
-    : E402
+ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
+BUILD = pathlib.Path(os.environ.get("REGARD_DEV_BUILD_DIR", ROOT / "build" / "dev"))
+PROGRAM = BUILD / "tools" / "gpu_check" / "regard_gpu_check"
+STAND_INS = ROOT / "tests" / "cuda" / "stand_in"
+sys.path.insert(0, str(ROOT / "scripts"))
+import gpu_check_cases  # noqa: E402
 
-          NOT_BUILT = "regard_gpu_check is not built: no CUDA" PHASES =
-                    [
-                      "rates", "conformance", "speed", "cudnn", "torch", "unclaimed", "sanitizer",
-                      "python", "large", "overhead", "profile", "random"
-                    ]
-#compute - sanitizer and ncu : they run the command behind their options.
-    SANITIZER =
-        ""
-        "#!/bin/sh
-            ["$1" = --tool] ||
-        exit 2 tool = $2 shift 2 "$@"[$tool = racecheck]&& echo
-                      "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ||
-                      echo
-                      "========= ERROR SUMMARY: 0 errors"
-                      ""
-                      "
-                      NCU =
-                          ""
-                          "#!/bin/sh
-    while["$1" != "${1#--}"];
-do
+NOT_BUILT = "regard_gpu_check is not built: no CUDA"
+PHASES = ["rates", "conformance", "speed", "cudnn", "torch", "unclaimed", "sanitizer", "python", "large",
+          "overhead", "profile", "random"]
+# compute-sanitizer and ncu: they run the command behind their options.
+SANITIZER = """#!/bin/sh
+[ "$1" = --tool ] || exit 2
+tool=$2
+shift 2
+"$@"
+[ $tool = racecheck ] && echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" ||
+  echo "========= ERROR SUMMARY: 0 errors"
+"""
+NCU = """#!/bin/sh
+while [ "$1" != "${1#--}" ]; do
   case $1 in --csv) shift ;; *) shift 2 ;; esac
 done
 "$@" || exit
@@ -88,8 +89,7 @@ class InAFolder(unittest.TestCase):
 
     def ends(self):
         """The result of each phase."""
-        return {line["phase"]: line["result"] for line in self.results() if "case" not in line
-      }
+        return {line["phase"]: line["result"] for line in self.results() if "case" not in line}
 
     def cases(self, phase=None):
         return [line for line in self.results() if "case" in line and phase in (None, line["phase"])]
@@ -104,9 +104,8 @@ class InAFolder(unittest.TestCase):
         tool.parent.mkdir(exist_ok=True)
         tool.write_text(lines)
         tool.chmod(0o755)
-        return os.environ | {
-      "PATH" : f "{tool.parent}:{os.environ['PATH']}"
-    }
+        return os.environ | {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
+
 
 @unittest.skipUnless(PROGRAM.exists(), NOT_BUILT)
 class OnTheHost(InAFolder):
@@ -179,7 +178,7 @@ class Rehearsal(OnTheHost):
         self.rehearse("--only", "phase=" + ",".join(chosen), env=environment)
         self.assertEqual(self.ends(), dict.fromkeys(chosen, "not present"))
         self.assertEqual(self.cases(), [])
-#A Python that is not there ends its phase, not the run.
+        # A Python that is not there ends its phase, not the run.
         self.rehearse("--only", "phase=torch,overhead", "--python", "/nowhere/python3")
         self.assertEqual((self.ends()["torch"], self.ends()["overhead"]), ("crashed", "complete"))
 
@@ -360,9 +359,7 @@ class Scripts(InAFolder):
 
     def test_without_pytorch(self):
         self.prefix.with_name("torch.py").write_text("raise ModuleNotFoundError")
-        environment = os.environ | {
-  "PYTHONPATH" : str(self.prefix.parent)
-}
+        environment = os.environ | {"PYTHONPATH": str(self.prefix.parent)}
         for name in ("torch", "python"):
             ran = run(sys.executable, "-B", ROOT / "scripts" / f"gpu_check_{name}.py", env=environment,
                       input='{"case": "b1 sq4 d8 f32", "backend": "torch flash"}\n')
