@@ -4,7 +4,10 @@ Rows move within a cache as bits, NumPy arrays over the same memory: NumPy has n
 PyTorch's bfloat16 without ml_dtypes.
 """
 
+import contextlib
 import importlib
+import math
+import mmap
 import sys
 from typing import Any
 
@@ -16,6 +19,26 @@ _NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat1
           "int4": "uint8"}
 _NUMPY = ("f64", "f32", "f16", "i8", "u4", "int4")
 _BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+
+_HUGE_PAGE = 2 << 20
+
+
+def zeros_in_huge_pages(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Zeros that begin at a multiple of 2 MB, in huge pages where the system grants them: decode reads
+    caches of all kinds faster from them (docs/performance.md). Less than two of them, and on systems
+    without them, NumPy's own zeros."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size < 2 * _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(shape, dtype)
+    try:  # of this process alone: what is shared has huge pages by another rule
+        memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(f"no memory for a cache's {size} bytes") from error
+    with contextlib.suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    raw = np.frombuffer(memory, np.uint8)
+    begin = -raw.ctypes.data % _HUGE_PAGE
+    return raw[begin:begin + size].view(dtype).reshape(shape)
 
 
 def _torch() -> Any:
@@ -54,7 +77,7 @@ class NumpyMemory:
         self.per_element = 2 if _NAMES[dtype] == "uint8" else 1
 
     def zeros(self, shape: tuple[int, ...]) -> NDArray[Any]:
-        return np.zeros(shape, self.dtype)
+        return zeros_in_huge_pages(shape, self.dtype)
 
     def rounded(self, name: str, given: Any) -> NDArray[Any]:
         """Rows of any kind and float type as this memory's."""
@@ -85,7 +108,8 @@ class TorchMemory:
         self.per_element = 2 if dtype == _torch().uint8 else 1
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
-        return _torch().zeros(shape, dtype=self.dtype, device="cpu")
+        bits = zeros_in_huge_pages(shape, _BITS[self.dtype.itemsize])
+        return _torch().from_numpy(bits).view(self.dtype)
 
     def rounded(self, name: str, given: Any) -> Any:
         """Rows of any kind and float type as this memory's."""
