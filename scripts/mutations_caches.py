@@ -5,6 +5,7 @@ from mutation import Mutation
 
 PAGED = ("property", "*Paged.KeysBehind*")
 TREE = ("property", "*Tree.*")
+RUNS = ("unit", "Runs.*:TileAhead.*")
 PREFIX = ("property", "*SharedPrefix.*")
 
 CACHE_MUTATIONS = [
@@ -12,6 +13,17 @@ CACHE_MUTATIONS = [
              "  j += pages.skipped;\n", "", (PAGED,)),
     Mutation("runs of keys end where pages without a leftpad do", "src/cpu/kv_operand.h",
              "(next + pages.skipped) % pages.size", "next % pages.size", (PAGED,)),
+    Mutation("runs begin in the middle of every page", "src/cpu/kv_operand.h",
+             "    row = 0;\n", "", (RUNS, ("property", "*Paged*"))),
+    Mutation("any later page continues a run", "src/cpu/kv_operand.h",
+             "joins && page == last + 1", "joins && page > last", (RUNS,)),
+    Mutation("pages with gaps between them are one run", "src/cpu/kv_operand.h",
+             "pages.stride == pages.size * x.stride &&", "pages.stride >= pages.size * x.stride &&",
+             (RUNS, ("property", "*Paged*"))),
+    Mutation("runs of a page that is not there", "src/cpu/kv_operand.h",
+             "const std::int64_t page = id > 0 ? id : 0;", "const std::int64_t page = id;", (RUNS,)),
+    Mutation("heads of a task read the first one's rows in pages", "src/cpu/decode/tile_rows.h",
+             "to->runs[i].first += apart;", "{}", (("property", "*Paged*"),)),
     Mutation("lengths do not count the leftpad", "src/problem/problem.h",
              "semantics::clamp(s.band.len_kv - s.leftpad, 0, s.rows_kv)",
              "semantics::clamp(s.band.len_kv, 0, s.rows_kv)", (PAGED,)),

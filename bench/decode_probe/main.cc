@@ -2,7 +2,10 @@
 // memory, in alternation: what share of the bandwidth each reaches.
 //
 //     regard_bench_decode [--threads N] [--megabytes 512] [--rounds 9] [--only TEXT] [--huge]
+//     regard_bench_decode --pages 1,16,256 [...]  the library alone, on the same memory in pages
 //
+// Pages of so many keys, [pages, Hkv, keys, D] or with layout=bshd [pages, keys, Hkv, D], stand in
+// a random order.
 // Each rate is the best of its rounds, so that a machine that others use, too, is not measured for
 // what they take. Sets of K and V of that size in all are read in turn; it must exceed the share of
 // the last cache that this process has. --huge asks for huge pages, which may not be granted: the
@@ -20,7 +23,9 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <numeric>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,6 +44,7 @@ struct Options {
   int rounds = 9;
   std::string only;
   bool huge = false;
+  std::vector<std::int64_t> pages;  // keys of one
 };
 
 /// Threads that wait between calls, so that a round starts none.
@@ -180,8 +186,11 @@ class Bench {
         context_(with_threads(options.threads)) {}
 
   int run() {
-    std::printf("%-52s %6s  %14s %14s %14s\n", "GB/s (share of read)", "read", "regard",
-                "probe avx2", "probe avx512");
+    std::printf("%-52s %6s  %14s", "GB/s (share of read)", "read", "regard");
+    for (const std::int64_t size : options_.pages) {
+      std::printf(" %14s", ("pages of " + std::to_string(size)).c_str());
+    }
+    std::printf(options_.pages.empty() ? " %14s %14s\n" : "\n", "probe avx2", "probe avx512");
     for (const bool bf16 : {false, true}) {
       arena_.fill(bf16);
       for (const bool bshd : {false, true}) {
@@ -222,8 +231,9 @@ class Bench {
     probe_out_.assign(q_.size(), 0.0f);
     const regard::Expected<regard::AttentionParams> params = regard::describe(request(s, 0));
     if (!params) return fail(s, params.status());
-    const std::vector<Kernel> kernels = kernels_of(s);
-    std::vector<std::vector<double>> seconds(2 + kernels.size());
+    const std::vector<Kernel> kernels =
+        options_.pages.empty() ? kernels_of(s) : std::vector<Kernel>{};
+    std::vector<std::vector<double>> seconds(2 + options_.pages.size() + kernels.size());
     std::int64_t set = 0;
     const auto time = [&](std::vector<double>* to, const auto& call) {
       const auto start = std::chrono::steady_clock::now();
@@ -237,6 +247,13 @@ class Bench {
       time(&seconds[1],
            [&](std::int64_t at) { status = regard::attention(context_, request(s, at)); });
       if (!status.ok()) return fail(s, status);
+      for (std::size_t i = 0; i < options_.pages.size(); ++i) {
+        make_tables(s, options_.pages[i]);
+        time(&seconds[2 + i], [&](std::int64_t at) {
+          status = regard::attention(context_, request_in_pages(s, at, options_.pages[i]));
+        });
+        if (!status.ok()) return fail(s, status);
+      }
       for (std::size_t i = 0; i < kernels.size(); ++i) {
         time(&seconds[2 + i], [&](std::int64_t at) { probe(s, at, kernels[i]); });
       }
@@ -303,6 +320,29 @@ class Bench {
     return r;
   }
 
+  /// Page numbers of all sequences, in a random order, and their lengths.
+  void make_tables(const Shape& s, std::int64_t size) {
+    table_.resize(static_cast<std::size_t>(s.batch * s.length / size));
+    std::iota(table_.begin(), table_.end(), 0);
+    lengths_.assign(static_cast<std::size_t>(s.batch),
+                    static_cast<std::int32_t>(s.length / size * size));
+    std::shuffle(table_.begin(), table_.end(), std::minstd_rand(3));
+  }
+
+  regard::AttentionRequest request_in_pages(const Shape& s, std::int64_t set, std::int64_t size) {
+    regard::AttentionRequest r = request(s, set);
+    const auto count = static_cast<std::int64_t>(table_.size());
+    const std::int64_t head = s.bshd ? s.dim : size * s.dim;
+    const std::int64_t key = s.bshd ? s.heads_kv * s.dim : s.dim;
+    for (regard::TensorView* view : {&r.k, &r.v}) {
+      *view = regard::make_view(view->data, view->dtype, {count, s.heads_kv, size, s.dim},
+                                {s.heads_kv * size * s.dim, head, key, 1});
+    }
+    r.page_table = regard::make_view(table_.data(), {s.batch, count / s.batch});
+    r.seqlens_kv = regard::make_view(lengths_.data(), {s.batch});
+    return r;
+  }
+
   void probe(const Shape& s, std::int64_t set, Kernel kernel) {
     team_.run(s.batch * s.heads_kv, [&](std::int64_t task) {
       const std::int64_t b = task / s.heads_kv, h = task % s.heads_kv;
@@ -349,6 +389,7 @@ class Bench {
   regard::Context context_;
   std::vector<float> q_, out_, probe_out_;
   std::vector<std::uint16_t> q_halves_;
+  std::vector<std::int32_t> table_, lengths_;
   std::atomic<std::uint64_t> read_{0};
 };
 
@@ -368,9 +409,15 @@ int main(int argc, char** argv) {
       options.rounds = std::max(1, std::atoi(argv[++i]));
     } else if (std::strcmp(argv[i], "--only") == 0 && has_value) {
       options.only = argv[++i];
+    } else if (std::strcmp(argv[i], "--pages") == 0 && has_value) {
+      std::istringstream sizes(argv[++i]);
+      for (std::string size; std::getline(sizes, size, ',');) {
+        options.pages.push_back(std::max(1, std::atoi(size.c_str())));
+      }
     } else {
       std::fprintf(stderr,
-                   "usage: %s [--threads N] [--megabytes N] [--rounds N] [--only TEXT] [--huge]\n",
+                   "usage: %s [--threads N] [--megabytes N] [--rounds N] [--only TEXT] [--huge]"
+                   " [--pages N,...]\n",
                    argv[0]);
       return 2;
     }

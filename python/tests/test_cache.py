@@ -2,6 +2,7 @@
 
 import importlib
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -310,3 +311,46 @@ def test_bfloat16_is_rounded_on_the_way_in():
     cache.append(s, *rows)
     np.testing.assert_array_equal(cache.rows(s)[0], rows[0].astype(cache.k.dtype))
     assert cache.attend(rows[0][None].astype(cache.k.dtype), [s]).dtype == cache.k.dtype
+
+
+def huge_kilobytes(address):
+    """Of the mapping that an address lies in."""
+    at_address = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if "-" in words[0]:
+            begin, end = (int(number, 16) for number in words[0].split("-"))
+            at_address = begin <= address < end
+        elif at_address and words[0] == "AnonHugePages:":
+            return int(words[1])
+    return 0
+
+
+def grants_huge_pages():
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return enabled.exists() and "[never]" not in enabled.read_text()
+
+
+LARGE = [lambda dtype: regard.PagedKVCache(num_pages=256, page_size=64, num_kv_heads=2, head_dim=64, dtype=dtype),
+         lambda dtype: regard.KVCache(batch_size=2, capacity=8192, num_kv_heads=2, head_dim=64, dtype=dtype)]
+
+
+def check_large_cache(make, dtype):
+    """Zeros in whole huge pages, all but what lies beside them."""
+    cache = make(dtype)
+    for rows, bits in zip((cache.k, cache.v), cache._bits):
+        assert rows.shape[-1] == 64 and bits.nbytes == 8 << 20 and not bits.any()
+        assert bits.ctypes.data % (2 << 20) == 0 and bits.flags.c_contiguous
+        bits[:] = 1
+        assert huge_kilobytes(bits.ctypes.data) >= 8192 - 2048
+
+
+@pytest.mark.skipif(not grants_huge_pages(), reason="this system grants no huge pages")
+@pytest.mark.parametrize("make", LARGE)
+def test_large_caches_lie_in_huge_pages(make):
+    check_large_cache(make, "f32")
+
+
+def test_a_cache_that_no_memory_holds_is_a_memory_error():
+    with pytest.raises(MemoryError):
+        regard.PagedKVCache(num_pages=1 << 24, page_size=1024, num_kv_heads=256, head_dim=512, dtype="f32")

@@ -4,13 +4,14 @@
 
 #include "cpu/problem.h"
 
-// Where the keys of K and V lie: in the batch, in an entry of a cache, in packed rows or in pages,
-// the first of them behind rows that are no keys.
-// The address of key j is computed here and nowhere else in the CPU kernels.
+// Where the keys of K and V lie: in the batch, in an entry of a cache, in
+// packed rows or in pages, the first of them behind rows that are no keys. The
+// address of key j is computed here and nowhere else in the CPU kernels.
 
 namespace regard::cpu {
 
-/// Pages of a sequence: key j lies in row r % size of page ids[r / size], r = j + skipped.
+/// Pages of a sequence: key j lies in row r % size of page ids[r / size], r = j
+/// + skipped.
 struct KvPages {
   const std::int32_t* ids = nullptr;  // null: keys follow one another
   std::int64_t id_step = 0;           // from one id to the next
@@ -19,14 +20,14 @@ struct KvPages {
   std::int64_t skipped = 0;           // rows before key 0
 };
 
-/// What rows are multiplied by, f32. A row of u4 has a scale and a minimum for each group, beside
-/// one another.
+/// What rows are multiplied by, f32. A row of u4 has a scale and a minimum for
+/// each group, beside one another.
 struct KvScales {
   const char* first = nullptr;  // key 0's, or page 0's first; null: nothing
   std::int64_t stride = 0;  // bytes from one key's to the next; 0: all keys of an entry have one
   std::int64_t page_stride = 0;  // bytes from one page to the next
-  // Of blocks: columns of one, and log2 of its rows. Where that is not 0, `first` is that of the
-  // entry's row 0 and key 0 lies in row `row`.
+  // Of blocks: columns of one, and log2 of its rows. Where that is not 0,
+  // `first` is that of the entry's row 0 and key 0 lies in row `row`.
   std::int64_t columns = 0;
   std::int64_t rows_log2 = 0;
   std::int64_t row = 0;
@@ -103,7 +104,8 @@ REGARD_KERNEL_FN KvOperand v_operand(const Problem& p, std::int64_t b, std::int6
   return kv_operand(p, p.v, {p.descale_v, p.scales_v}, p.head_dim_v, b, head_kv);
 }
 
-/// What column d of K is multiplied by, 1 without scales of columns: kernels multiply q's element.
+/// What column d of K is multiplied by, 1 without scales of columns: kernels
+/// multiply q's element.
 REGARD_KERNEL_FN float channel_scale(const Problem& p, std::int64_t head_kv, std::int64_t d) {
   const View& scales = p.channel_scales_k;
   if (!scales.present) return 1.0f;
@@ -115,7 +117,8 @@ struct QueryRow {
   std::int64_t b, h, i;
 };
 
-/// What element d of a row is multiplied by besides its descale, 1 without `scales`, of q or d_out.
+/// What element d of a row is multiplied by besides its descale, 1 without
+/// `scales`, of q or d_out.
 REGARD_KERNEL_FN float row_scale(const Problem& p, const View& scales, const QueryRow& of,
                                  std::int64_t d) {
   if (!scales.present) return 1.0f;
@@ -137,9 +140,9 @@ REGARD_KERNEL_FN KvOperand copied_operand(const void* rows, Element type, std::i
   return {static_cast<const char*>(rows), stride, 0, dim, keys, 1.0, type};
 }
 
-/// The row of key j in its page. Where there is no page, keys that nobody sees may be loaded beside
-/// those of a tile: they are read from page 0. Not inline, nor is run_in_pages: beside more code
-/// GCC 12 spills the sums of products.
+/// The row of key j in its page. Where there is no page, keys that nobody sees
+/// may be loaded beside those of a tile: they are read from page 0. Not inline,
+/// nor is run_in_pages: beside more code GCC 12 spills the sums of products.
 [[maybe_unused]] static __attribute__((noinline)) const char* row_in_page(const char* first,
                                                                           std::int64_t stride,
                                                                           KvPages pages,
@@ -161,6 +164,46 @@ REGARD_KERNEL_FN KvOperand copied_operand(const void* rows, Element type, std::i
   return (next < keys.hi ? next : keys.hi) - keys.lo;
 }
 
+/// Rows that follow one another in memory.
+struct RowRun {
+  const char* first;
+  std::int64_t keys;
+};
+
+/// The runs that `keys`, not empty, come in, in their order; returns how many. One division in all,
+/// where row_in_page takes one a key.
+[[maybe_unused]] static __attribute__((noinline)) int find_runs(const KvOperand& operand,
+                                                                semantics::KeyRange keys,
+                                                                RowRun* runs) {
+  const KvOperand x = operand;  // or it is read again after every store, for that may change it
+  const KvPages& pages = x.pages;
+  std::int64_t index = (keys.lo + pages.skipped) / pages.size;
+  std::int64_t row = keys.lo + pages.skipped - index * pages.size;
+  // Of u4 a run has scales that follow one another, too.
+  const bool joins =
+      pages.stride == pages.size * x.stride &&
+      (x.scales.first == nullptr || x.scales.page_stride == pages.size * x.scales.stride);
+  RowRun run{};
+  std::int64_t last = -2;  // page
+  int count = 0;
+  for (std::int64_t left = keys.hi - keys.lo; left > 0; ++index) {
+    const std::int64_t id = pages.ids[index * pages.id_step];
+    const std::int64_t page = id > 0 ? id : 0;  // as row_in_page reads
+    const std::int64_t in_page = pages.size - row < left ? pages.size - row : left;
+    if (joins && page == last + 1) {
+      run.keys += in_page;
+    } else {
+      if (run.keys > 0) runs[count++] = run;
+      run = {x.first + page * pages.stride + row * x.stride, in_page};
+    }
+    left -= in_page;
+    row = 0;
+    last = page;
+  }
+  runs[count++] = run;
+  return count;
+}
+
 /// The address of row j.
 REGARD_KERNEL_FN const char* row_of(const KvOperand& x, std::int64_t j) {
   if (x.pages.ids == nullptr) return x.first + j * x.stride;
@@ -178,8 +221,9 @@ REGARD_KERNEL_FN const float* scale_at(const KvOperand& x, std::int64_t j) {
   return reinterpret_cast<const float*>(at);
 }
 
-/// How many of the keys [begin, end) follow one another in memory, from `begin` on, and their
-/// scales as well: pages may be neighbours while their scales are none.
+/// How many of the keys [begin, end) follow one another in memory, from `begin`
+/// on, and their scales as well: pages may be neighbours while their scales are
+/// none.
 REGARD_KERNEL_FN std::int64_t run_of(const KvOperand& x, std::int64_t begin, std::int64_t end) {
   if (x.pages.ids == nullptr) return end - begin;
   const std::int64_t run = run_in_pages(x.first, x.stride, x.pages, {begin, end});

@@ -8,9 +8,10 @@
 #include "cpu/split.h"
 #include "semantics/tiles.h"
 
-// Prefetches of K and V for the loops that multiply the tile before. Each loop prefetches a few
-// lines at a time: a core keeps few requests open (24 on a Zen 3) and stops at the next one until
-// memory has answered. docs/dev/decisions/cpu.md has the figures.
+// Prefetches of K and V for the loops that multiply the tile before. Each loop
+// prefetches a few lines at a time: a core keeps few requests open (24 on a Zen
+// 3) and stops at the next one until memory has answered.
+// docs/dev/decisions/cpu.md has the figures.
 
 namespace regard::cpu {
 
@@ -36,8 +37,8 @@ struct PrefetchCursor {
 
 REGARD_KERNEL_FN bool is_left(const PrefetchCursor& cursor) { return cursor.at < cursor.end; }
 
-/// Goes on `count` rows later, once the end of a row is reached; where there is none, nothing is
-/// left.
+/// Goes on `count` rows later, once the end of a row is reached; where there is
+/// none, nothing is left.
 REGARD_KERNEL_FN void skip_rows(PrefetchCursor* cursor, std::int64_t count) {
   cursor->rows -= count;
   if (cursor->rows <= 0) return;
@@ -45,8 +46,8 @@ REGARD_KERNEL_FN void skip_rows(PrefetchCursor* cursor, std::int64_t count) {
   cursor->at = cursor->end - cursor->row_bytes;
 }
 
-/// Prefetches the next line, or two, of each of kRows rows; after their last lines come the next
-/// kRows rows.
+/// Prefetches the next line, or two, of each of kRows rows; after their last
+/// lines come the next kRows rows.
 template <int kRows>
 REGARD_KERNEL_FN void prefetch_rows(PrefetchCursor* cursor) {
   if (!is_left(*cursor)) return;
@@ -63,9 +64,9 @@ REGARD_KERNEL_FN void prefetch_rows(PrefetchCursor* cursor) {
   if (!is_left(*cursor) && cursor->then != nullptr) *cursor = *cursor->then;
 }
 
-/// Prefetches the next `lines` lines of a row: kUsual of them, unrolled, and the next call
-/// prefetches those past `lines` again. kUsual = 0: in a loop, by which one row of q alone, where
-/// nothing but memory counts, gains 1.2.
+/// Prefetches the next `lines` lines of a row: kUsual of them, unrolled, and
+/// the next call prefetches those past `lines` again. kUsual = 0: in a loop, by
+/// which one row of q alone, where nothing but memory counts, gains 1.2.
 template <int kUsual>
 REGARD_KERNEL_FN void prefetch_lines(PrefetchCursor* cursor, std::int64_t lines) {
   if (!is_left(*cursor)) return;
@@ -84,8 +85,8 @@ REGARD_KERNEL_FN void prefetch_lines(PrefetchCursor* cursor, std::int64_t lines)
   if (!is_left(*cursor) && cursor->then != nullptr) *cursor = *cursor->then;
 }
 
-/// Prefetches, to be written, sums [kRows][stride] that a product is about to be added to: an L2,
-/// or what lies behind it, has answered by then.
+/// Prefetches, to be written, sums [kRows][stride] that a product is about to
+/// be added to: an L2, or what lies behind it, has answered by then.
 template <class V, int kRows, int kVectors>
 REGARD_KERNEL_FN void prefetch_sums(const typename V::Scalar* sums, std::int64_t stride) {
   constexpr int kLine = static_cast<int>(kLineBytes / sizeof(*sums));
@@ -109,12 +110,8 @@ REGARD_KERNEL_FN semantics::KeyRange keys_behind(const KvOperand& x, semantics::
   return tile.begin < x.keys ? keys_after(x, tile) : semantics::KeyRange{};
 }
 
-/// The keys that decode rows prefetch in pages, which no hardware prefetcher goes through.
-REGARD_KERNEL_FN semantics::KeyRange keys_ahead_in_pages(const KvOperand& x, semantics::Tile tile) {
-  return keys_behind(x, tile, 1);
-}
-
-/// Rows of some keys, for prefetch_rows; nothing where they do not follow one another.
+/// Rows of some keys, for prefetch_rows; nothing where they do not follow one
+/// another.
 REGARD_KERNEL_FN PrefetchCursor rows_cursor(const KvOperand& x, semantics::KeyRange keys) {
   if (keys.lo >= keys.hi || !is_one_run(x, keys.lo, keys.hi)) return {};
   const char* const first = row_of(x, keys.lo);
@@ -122,17 +119,8 @@ REGARD_KERNEL_FN PrefetchCursor rows_cursor(const KvOperand& x, semantics::KeyRa
   return {first, first + row_bytes, row_bytes, x.stride, keys.hi - keys.lo};
 }
 
-/// Prefetches the row of one key, for loops that copy keys of pages one by one.
-REGARD_KERNEL_FN void prefetch_key(const KvOperand& x, std::int64_t j) {
-  const char* const row = row_of(x, j);
-  const std::int64_t row_bytes = bytes_of(x.type, x.dim);
-  for (std::int64_t at = 0; at < row_bytes; at += kLineBytes) {
-    __builtin_prefetch(row + at, 0, kIntoL2);
-  }
-}
-
-/// A task's rows of `view`, queries or outputs of `dim` elements, for prefetch_rows; nothing where
-/// the heads of a group do not follow one another.
+/// A task's rows of `view`, queries or outputs of `dim` elements, for
+/// prefetch_rows; nothing where the heads of a group do not follow one another.
 REGARD_KERNEL_FN PrefetchCursor task_cursor(const Problem& p, const View& view, std::int64_t dim,
                                             TaskRows rows) {
   const std::int64_t bytes = element_bytes(view.type), head_bytes = dim * bytes;
@@ -166,7 +154,8 @@ REGARD_KERNEL_FN TaskPrefetch task_prefetch(const Problem& p, const TaskOrder& o
   return made;
 }
 
-/// What the row blocks of a head prefetch at a tile of K and V, by prefetch_rows.
+/// What the row blocks of a head prefetch at a tile of K and V, by
+/// prefetch_rows.
 struct TilePrefetch {
   PrefetchCursor left;     // the tile's values, then
   PrefetchCursor keys;     // the next tile's; or those that the next task begins with,
@@ -195,8 +184,8 @@ struct TilePrefetch {
   }
 };
 
-/// What a task reads of each key: a row, or where a key's heads are neighbours in memory those of
-/// all its heads.
+/// What a task reads of each key: a row, or where a key's heads are neighbours
+/// in memory those of all its heads.
 struct KeySpan {
   std::int64_t offset;  // bytes before the row of the head at hand
   std::int64_t bytes;
@@ -213,24 +202,27 @@ REGARD_KERNEL_FN KeySpan key_span(const KvOperand& x, TaskHead task_head) {
           task_head.index, task_head.count};
 }
 
-/// A head's share of `keys`, for prefetch_lines. Where a key's heads are neighbours every head of a
-/// task prefetches whole keys, a part of them each: the hardware goes on by itself, far ahead,
-/// where lines follow one another.
-REGARD_KERNEL_FN PrefetchCursor lines_cursor(const KvOperand& x, const KeySpan& span,
-                                             semantics::KeyRange keys) {
+/// A head's share of `keys`. Where a key's heads are neighbours every head of a
+/// task prefetches whole keys, a part of them each: the hardware goes on by
+/// itself, far ahead, where lines follow one another.
+REGARD_KERNEL_FN semantics::KeyRange share_of_head(const KeySpan& span, semantics::KeyRange keys) {
   const std::int64_t size = keys.hi - keys.lo;
-  const std::int64_t begin = keys.lo + size * span.index / span.count;
-  const std::int64_t end = keys.lo + size * (span.index + 1) / span.count;
-  if (begin >= end || !is_one_run(x, begin, end)) return {};
-  const char* const first = row_of(x, begin) - span.offset;
-  const std::int64_t gap = x.stride - span.bytes;
-  if (gap >= 0 && gap < kLineBytes) return {first, first + (end - begin) * x.stride, 0, 0, 1};
-  return {first, first + span.bytes, span.bytes, x.stride, end - begin};
+  return {keys.lo + size * span.index / span.count, keys.lo + size * (span.index + 1) / span.count};
 }
 
-/// Requests the first line of each page of memory that begins within `keys`, so that its address is
-/// translated when prefetches get there: those behind one that waits for a translation wait, too
-/// (virtual machines need some 200 cycles for it, and a page is read in 900).
+/// The keys of a run, for prefetch_lines.
+REGARD_KERNEL_FN PrefetchCursor lines_cursor(const KvOperand& x, const KeySpan& span,
+                                             const RowRun& run) {
+  const char* const first = run.first - span.offset;
+  const std::int64_t gap = x.stride - span.bytes;
+  if (gap >= 0 && gap < kLineBytes) return {first, first + run.keys * x.stride, 0, 0, 1};
+  return {first, first + span.bytes, span.bytes, x.stride, run.keys};
+}
+
+/// Requests the first line of each page of memory that begins within `keys`, so
+/// that its address is translated when prefetches get there: those behind one
+/// that waits for a translation wait, too (virtual machines need some 200
+/// cycles for it, and a page is read in 900).
 REGARD_KERNEL_FN void touch_pages(const KvOperand& x, const KeySpan& span,
                                   semantics::KeyRange keys) {
   if (keys.lo >= keys.hi || span.index > 0 || !is_one_run(x, keys.lo, keys.hi)) return;
@@ -247,40 +239,41 @@ REGARD_KERNEL_FN void touch_pages(const KvOperand& x, const KeySpan& span,
   }
 }
 
-/// Keys of a tile that lie in several pages come in so many at a time, and so many times at most.
-inline constexpr std::int64_t kRunKeys = kDecodeTileKv;
-inline constexpr int kMaxRuns = static_cast<int>(kMaxDecodeTileKv / kRunKeys);
-
 /// A later tile of K or V, for prefetch_lines: `runs[0]`, and what follows it.
 struct TileAhead {
-  PrefetchCursor runs[kMaxRuns];
+  PrefetchCursor runs[kMaxDecodeTileKv];
 };
 
-/// What decode rows prefetch of K, or V, at a tile: as many tiles ahead as have kMemoryPage bytes,
-/// in pages two; pages of memory are touched another tile ahead.
+/// What decode rows prefetch of K, or V, at a tile: as many tiles ahead as have
+/// kMemoryPage bytes, in pages two, which no hardware prefetcher goes through;
+/// pages of memory are touched another tile ahead.
 REGARD_KERNEL_FN void prefetch_ahead(const KvOperand& x, TaskHead task_head, semantics::Tile tile,
                                      TileAhead* to) {
   const KeySpan span = key_span(x, task_head);
   const std::int64_t tile_bytes = tile.size * span.bytes;
-  if (x.pages.ids == nullptr) {
-    const std::int64_t between = tile_bytes > 0 ? (kMemoryPage - 1) / tile_bytes : 0;
-    // One page a tile, of BHSD, is 0.9 to 0.95 times as fast when it is touched.
+  const bool in_pages = x.pages.ids != nullptr;
+  const std::int64_t between = in_pages ? 1 : tile_bytes > 0 ? (kMemoryPage - 1) / tile_bytes : 0;
+  const semantics::KeyRange keys = share_of_head(span, keys_behind(x, tile, between));
+  to->runs[0] = {};
+  if (!in_pages) {
+    // One page a tile, of BHSD, is 0.9 to 0.95 times as fast when it is
+    // touched.
     if (tile_bytes >= 2 * kMemoryPage) touch_pages(x, span, keys_behind(x, tile, between + 1));
-    to->runs[0] = lines_cursor(x, span, keys_behind(x, tile, between));
+    if (is_empty(keys)) return;
+    to->runs[0] = lines_cursor(x, span, {row_of(x, keys.lo), keys.hi - keys.lo});
     return;
   }
-  const semantics::KeyRange keys = keys_ahead_in_pages(x, tile);
-  to->runs[0] = lines_cursor(x, span, keys);
-  if (is_left(to->runs[0]) || span.count > 1) return;
-  int run = 0;
-  for (std::int64_t j = keys.lo; j < keys.hi && run < kMaxRuns; j += kRunKeys, ++run) {
-    const std::int64_t end = j + kRunKeys < keys.hi ? j + kRunKeys : keys.hi;
-    to->runs[run] = lines_cursor(x, span, {j, end});
-    if (run > 0) to->runs[run - 1].then = to->runs + run;
+  if (is_empty(keys)) return;
+  RowRun runs[kMaxDecodeTileKv];
+  const int count = find_runs(x, keys, runs);
+  for (int i = 0; i < count; ++i) {
+    to->runs[i] = lines_cursor(x, span, runs[i]);
+    if (i > 0) to->runs[i - 1].then = to->runs + i;
   }
 }
 
-/// A cursor that a loop over keys advances; `repeats` blocks of rows of q run that loop.
+/// A cursor that a loop over keys advances; `repeats` blocks of rows of q run
+/// that loop.
 struct RepeatedPrefetch {
   PrefetchCursor cursor;
   std::int64_t repeats;

@@ -246,3 +246,9 @@ def test_codes_of_4_bits_need_scales_and_an_even_head_dim():
         paged(dtype=torch.uint8, head_dim=7)
     cache = paged(k_dtype=torch.bfloat16, v_dtype=torch.uint8)
     assert cache.k.shape[3] == SIZE and cache.v.shape[3] == SIZE // 2 and cache.v.dtype == torch.uint8
+
+
+@pytest.mark.skipif(not test_cache.grants_huge_pages(), reason="this system grants no huge pages")
+@pytest.mark.parametrize("make", test_cache.LARGE)
+def test_large_caches_lie_in_huge_pages(make):
+    test_cache.check_large_cache(make, torch.float32)
