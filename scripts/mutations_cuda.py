@@ -158,7 +158,7 @@ CUDA_MUTATIONS = [
              "if (id < 0 || id >= rows.pages.count) return nullptr;", "if (id < -1) return nullptr;",
              (CUDA_PAGED,)),
     Mutation("cuda paged: rows of a page from its first", "src/cuda/rows.cuh",
-             "(at - page * rows.pages.size) * rows.row_bytes;", "at % 2 * rows.row_bytes;", (CUDA_PAGED,)),
+             "(at - page * size) * rows.row_bytes;", "at % 2 * rows.row_bytes;", (CUDA_PAGED,)),
     Mutation("cuda paged: entries of a cache by the batch", "src/cuda/rows.cuh",
              "} else if (p.cache_entries.present) {", "} else if (p.batch == 0) {", (CUDA_PAGED,)),
     Mutation("cuda flash: head dims of small blocks", "src/backends/cuda_flash/flash_backend.h",

@@ -312,12 +312,16 @@ struct PagedRows {
   KeyPages pages;
   semantics::Tile tile;
 
+  /// Rows of a sequence are counted in 32 bits: a division of 64 takes registers that a loop with
+  /// sums of 256 dims does not have.
   REGARD_KERNEL_FN char* row(const PagedRows& rows, std::int64_t r) {
     if (r >= rows.tile.size) return nullptr;
-    const std::int64_t at = rows.tile.begin + r, page = quotient(at, rows.pages.size);
+    const auto at = static_cast<std::uint32_t>(rows.tile.begin + r);
+    const auto size = static_cast<std::uint32_t>(rows.pages.size);
+    const std::uint32_t page = at / size;
     const std::int64_t id = rows.pages.ids[page * rows.pages.id_stride];
     if (id < 0 || id >= rows.pages.count) return nullptr;
-    return rows.base + id * rows.page_bytes + (at - page * rows.pages.size) * rows.row_bytes;
+    return rows.base + id * rows.page_bytes + (at - page * size) * rows.row_bytes;
   }
 };
 

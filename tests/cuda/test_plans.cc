@@ -127,6 +127,9 @@ TEST(CudaPlans, FlashNamesWhatItLacks) {
   EXPECT_EQ(refusals("d64 bf16 packed saved grad", 80), "");
   EXPECT_EQ(refusals("d64 bf16 paged page_size=20 cache_leftpad packed lse", 80), "");
   EXPECT_EQ(refusals("d64 bf16 cache_batch_idx lse", 80), "");
+  const char* const many = "b1 hq4 hkv2 sq1 skv4294967296 d64 f16 paged page_size=65536";
+  EXPECT_NE(refusals_of(flash(), many, 80).find("at most 4294967295 rows in pages"),
+            std::string::npos);
 }
 
 TEST(CudaPlans, FlashSplitsAsEfficientDoes) {

@@ -54,7 +54,19 @@ class FlashBackend final : public Backend {
 
   bool supports(const AttentionKey& key, const Env& env,
                 std::vector<Refusal>* refusals) const override {
-    return check_claims(has_small_blocks(env.sm_version) ? small_ : info_, key, env, refusals);
+    const BackendInfo& info = has_small_blocks(env.sm_version) ? small_ : info_;
+    const bool claimed = check_claims(info, key, env, refusals);
+    // Kernels count a sequence's rows in pages in 32 bits.
+    constexpr std::int64_t kMaxRows = 0xffffffff;
+    const AttentionParams& p = key.params();
+    if (!p.features.has(Feature::kPaged) || p.seqlen_kv <= kMaxRows) return claimed;
+    if (refusals != nullptr) {
+      refusals->push_back({RefusalCode::kCustom,
+                           "needs at most " + std::to_string(kMaxRows) + " rows in pages",
+                           "got " + std::to_string(p.seqlen_kv),
+                           {}});
+    }
+    return false;
   }
 
   /// None but for splits of the keys.
