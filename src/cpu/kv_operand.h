@@ -104,8 +104,10 @@ REGARD_KERNEL_FN KvOperand v_operand(const Problem& p, std::int64_t b, std::int6
   return kv_operand(p, p.v, {p.descale_v, p.scales_v}, p.head_dim_v, b, head_kv);
 }
 
-/// What column d of K is multiplied by, 1 without scales of columns: kernels
-/// multiply q's element.
+/// The type of K in memory, whoever its rows are.
+REGARD_KERNEL_FN Element type_of_keys(const Problem& p) { return p.k.type; }
+
+/// What column d of K is multiplied by, 1 without scales of columns: kernels multiply q's element.
 REGARD_KERNEL_FN float channel_scale(const Problem& p, std::int64_t head_kv, std::int64_t d) {
   const View& scales = p.channel_scales_k;
   if (!scales.present) return 1.0f;

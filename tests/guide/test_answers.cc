@@ -116,6 +116,17 @@ TEST(Answers, OwnShapesComeBeforeTheGrid) {
   EXPECT_EQ(answers(report)[1].sentences.at(0), "b1 sq9 d64: flash, 2.00 ms; math: no.");
 }
 
+TEST(Answers, OwnShapesHaveWhatTheyCostAndHowFarTheOthersAre) {
+  Report report = sample::report();
+  std::vector<Measured> rows = {row("flash", 2e-3), row("efficient", 2.01e-3), row("math", 5e-3)};
+  rows[0].workspace_bytes = 3 << 10;
+  rows[2].workspace_bytes = 2 << 20;
+  report.sweeps.push_back(sweep("problems", "Your shapes", {point(9, rows)}));
+  EXPECT_EQ(answers(report)[1].sentences.at(0),
+            "b1 sq9 d64: flash, 2.00 ms, 3.00 KiB of workspace; efficient 2.01 ms, as fast; math "
+            "5.00 ms, 2.50 times as long, 2.00 MiB of workspace.");
+}
+
 TEST(Answers, APeerIsNeverTheFastestOfRegard) {
   Report report = sample::report();
   report.peer = "torch 9";

@@ -11,7 +11,7 @@
 namespace regard::guide {
 
 struct MeasureOptions {
-  double seconds = 300.0;  // measuring ends by then; one turn may be above it
+  double seconds = 240.0;  // measuring ends by then; one turn may be above it
   bool quick = false;      // fewer points
   std::vector<Case> problems;
   std::string peer_python;  // an interpreter that has PyTorch; "" for none

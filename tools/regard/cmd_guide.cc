@@ -61,7 +61,7 @@ class GuideVerb {
     }
     guide::MeasureOptions options;
     options.quick = flags_.quick;
-    options.seconds = flags_.quick ? 60.0 : 300.0;
+    options.seconds = flags_.quick ? 60.0 : 240.0;
     options.peer_python = flags_.peer;
     if (!flags_.seconds.empty()) {
       const Expected<double> seconds = parse_seconds(flags_.seconds, "--seconds");
@@ -120,8 +120,8 @@ Command add_guide(CLI::App& app) {
   add_positional(*verb, "case", flags->words, false,
                  {"WORD", "Your own shapes, measured too: words of a case, or cases in quotes"});
   add_value(*verb, "-o,--output", flags->output, {"FILE", "The page to write", "guide.html"});
-  add_flag(*verb, "--quick", flags->quick, "A minute and fewer sizes, in place of five minutes");
-  add_value(*verb, "--seconds", flags->seconds, {"X", "Measure for at most so long", "300"});
+  add_flag(*verb, "--quick", flags->quick, "A minute and fewer sizes, in place of four minutes");
+  add_value(*verb, "--seconds", flags->seconds, {"X", "Measure for at most so long", "240"});
   add_value(*verb, "--peer", flags->peer,
             {"FILE", "A Python interpreter whose PyTorch is measured beside", "none"});
   add_value(*verb, "--threads", flags->common.threads,

@@ -36,7 +36,7 @@ class TuneVerb {
     common.threads = flags_.threads;
     Expected<Env> env = env_of(common, Case{}, /*must_run=*/true);
     if (!env) return output_.fail(env.status());
-    double seconds = flags_.quick ? 50.0 : 570.0;
+    double seconds = flags_.quick ? 50.0 : 300.0;
     if (!flags_.seconds.empty()) {
       const Expected<double> given = parse_seconds(flags_.seconds, "--seconds");
       if (!given) return output_.fail(given.status());
@@ -133,7 +133,7 @@ Command add_tune(CLI::App& app) {
   add_value(*verb, "--cases", flags->cases,
             {"FILE", "The cases to measure, one a line, or a record"});
   add_value(*verb, "--seconds", flags->seconds,
-            {"X", "Begin no problem after so long", "570, with --quick 50"});
+            {"X", "Begin no problem after so long", "300, with --quick 50"});
   add_value(*verb, "--threads", flags->threads, {"N", "Threads that a call may use", "all CPUs"});
   add_flag(*verb, "--quick", flags->quick, "Fewer problems and rounds: within a minute");
   add_output_flags(*verb, flags->output);

@@ -29,10 +29,26 @@ constexpr double kSteady = 1.1;  // of the reference: beyond it the machine's sp
 // Of the default's time that a rule's backend or variant takes at most.
 constexpr double kWorthwhile = 0.95;
 
+/// Caches in the formats that explain compares, of which the model has terms of their own.
+void add_caches(bool quick, std::vector<std::string>* grid) {
+  const std::vector<int> head_dims =
+      quick ? std::vector<int>{64, 128} : std::vector<int>{64, 80, 128};
+  for (const char* format : {"i8 scales=token", "f8e4m3 scales=token", "u4"}) {
+    for (const int d : head_dims) {
+      for (const int skv : {128, 1024, 4096, 16384}) {
+        grid->push_back(fmt::format("b1 hq32 hkv8 sq1 skv{} d{} bf16 kv={}", skv, d, format));
+        if (!quick)
+          grid->push_back(fmt::format("b4 hq8 sq1 skv{} d{} bf16 kv={}", skv / 2, d, format));
+      }
+    }
+  }
+}
+
 /// Of one type. Each kind that the cost model distinguishes has kMinObservations problems and more
 /// also with --quick.
 void add_type(const std::string& type, bool quick, std::vector<std::string>* grid) {
   const auto add = [&](const std::string& words) { grid->push_back(words + " " + type); };
+  if (type == "bf16") add_caches(quick, grid);
   const std::vector<int> head_dims =
       quick ? std::vector<int>{64, 128} : std::vector<int>{32, 64, 96, 128, 256};
   for (const int d : head_dims) {
@@ -227,7 +243,7 @@ std::string condition_near(const AttentionParams& p) {
   for (const Feature feature :
        {Feature::kNeedsGrad, Feature::kCausal, Feature::kAttnMask, Feature::kAttnBias,
         Feature::kAlibi, Feature::kSoftcap, Feature::kDropout, Feature::kPacked, Feature::kPaged,
-        Feature::kSeqlensKv, Feature::kWindowLeft}) {
+        Feature::kSeqlensKv, Feature::kWindowLeft, Feature::kScales}) {
     words += std::string(p.features.has(feature) ? " " : " !") + to_string(feature);
   }
   return words;
@@ -319,6 +335,8 @@ Status TuningRun::measure_one(const std::string& words, std::vector<TuningTable:
 
 void TuningRun::add_rules(const std::vector<TuningTable::Time>& times, TuningTable* table) const {
   const AttentionParams& params = times.front().observation.params;
+  // No condition names these types: what holds for a cache of int8 need not hold for one of bf16.
+  if (params.dtype_k != params.dtype_q || params.dtype_v != params.dtype_q) return;
   const BackendRef chosen = explain(context_, params).chosen;
   const Winners winners = winners_of(times, chosen.id);
   if (winners.backend != BackendId::kError) {

@@ -72,9 +72,9 @@ class DecodeTiles {
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.decode_tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
-    return decode_query_size(
-        decode_rows_of(p, V::kWidth), p.head_dim_qk,
-        multiplies_words(p, p.k.type) || multiplies_groups(p, p.k.type, p.head_dim_qk));
+    const Element keys = type_of_keys(p);
+    const bool has_words = multiplies_words(p, keys) || multiplies_groups(p, keys, p.head_dim_qk);
+    return decode_query_size(decode_rows_of(p, V::kWidth), p.head_dim_qk, has_words);
   }
 
   DecodeTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
