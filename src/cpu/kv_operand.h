@@ -4,14 +4,13 @@
 
 #include "cpu/problem.h"
 
-// Where the keys of K and V lie: in the batch, in an entry of a cache, in
-// packed rows or in pages, the first of them behind rows that are no keys. The
-// address of key j is computed here and nowhere else in the CPU kernels.
+// Where the keys of K and V lie: in the batch, in an entry of a cache, in packed rows or in pages,
+// the first of them behind rows that are no keys.
+// The address of key j is computed here and nowhere else in the CPU kernels.
 
 namespace regard::cpu {
 
-/// Pages of a sequence: key j lies in row r % size of page ids[r / size], r = j
-/// + skipped.
+/// Pages of a sequence: key j lies in row r % size of page ids[r / size], r = j + skipped.
 struct KvPages {
   const std::int32_t* ids = nullptr;  // null: keys follow one another
   std::int64_t id_step = 0;           // from one id to the next
@@ -20,14 +19,14 @@ struct KvPages {
   std::int64_t skipped = 0;           // rows before key 0
 };
 
-/// What rows are multiplied by, f32. A row of u4 has a scale and a minimum for
-/// each group, beside one another.
+/// What rows are multiplied by, f32. A row of u4 has a scale and a minimum for each group, beside
+/// one another.
 struct KvScales {
   const char* first = nullptr;  // key 0's, or page 0's first; null: nothing
   std::int64_t stride = 0;  // bytes from one key's to the next; 0: all keys of an entry have one
   std::int64_t page_stride = 0;  // bytes from one page to the next
-  // Of blocks: columns of one, and log2 of its rows. Where that is not 0,
-  // `first` is that of the entry's row 0 and key 0 lies in row `row`.
+  // Of blocks: columns of one, and log2 of its rows. Where that is not 0, `first` is that of the
+  // entry's row 0 and key 0 lies in row `row`.
   std::int64_t columns = 0;
   std::int64_t rows_log2 = 0;
   std::int64_t row = 0;
@@ -119,8 +118,7 @@ struct QueryRow {
   std::int64_t b, h, i;
 };
 
-/// What element d of a row is multiplied by besides its descale, 1 without
-/// `scales`, of q or d_out.
+/// What element d of a row is multiplied by besides its descale, 1 without `scales`, of q or d_out.
 REGARD_KERNEL_FN float row_scale(const Problem& p, const View& scales, const QueryRow& of,
                                  std::int64_t d) {
   if (!scales.present) return 1.0f;
@@ -142,9 +140,9 @@ REGARD_KERNEL_FN KvOperand copied_operand(const void* rows, Element type, std::i
   return {static_cast<const char*>(rows), stride, 0, dim, keys, 1.0, type};
 }
 
-/// The row of key j in its page. Where there is no page, keys that nobody sees
-/// may be loaded beside those of a tile: they are read from page 0. Not inline,
-/// nor is run_in_pages: beside more code GCC 12 spills the sums of products.
+/// The row of key j in its page. Where there is no page, keys that nobody sees may be loaded beside
+/// those of a tile: they are read from page 0. Not inline, nor is run_in_pages: beside more code
+/// GCC 12 spills the sums of products.
 [[maybe_unused]] static __attribute__((noinline)) const char* row_in_page(const char* first,
                                                                           std::int64_t stride,
                                                                           KvPages pages,
@@ -223,9 +221,8 @@ REGARD_KERNEL_FN const float* scale_at(const KvOperand& x, std::int64_t j) {
   return reinterpret_cast<const float*>(at);
 }
 
-/// How many of the keys [begin, end) follow one another in memory, from `begin`
-/// on, and their scales as well: pages may be neighbours while their scales are
-/// none.
+/// How many of the keys [begin, end) follow one another in memory, from `begin` on, and their
+/// scales as well: pages may be neighbours while their scales are none.
 REGARD_KERNEL_FN std::int64_t run_of(const KvOperand& x, std::int64_t begin, std::int64_t end) {
   if (x.pages.ids == nullptr) return end - begin;
   const std::int64_t run = run_in_pages(x.first, x.stride, x.pages, {begin, end});

@@ -8,10 +8,9 @@
 #include "cpu/split.h"
 #include "semantics/tiles.h"
 
-// Prefetches of K and V for the loops that multiply the tile before. Each loop
-// prefetches a few lines at a time: a core keeps few requests open (24 on a Zen
-// 3) and stops at the next one until memory has answered.
-// docs/dev/decisions/cpu.md has the figures.
+// Prefetches of K and V for the loops that multiply the tile before. Each loop prefetches a few
+// lines at a time: a core keeps few requests open (24 on a Zen 3) and stops at the next one until
+// memory has answered. docs/dev/decisions/cpu.md has the figures.
 
 namespace regard::cpu {
 
@@ -37,8 +36,8 @@ struct PrefetchCursor {
 
 REGARD_KERNEL_FN bool is_left(const PrefetchCursor& cursor) { return cursor.at < cursor.end; }
 
-/// Goes on `count` rows later, once the end of a row is reached; where there is
-/// none, nothing is left.
+/// Goes on `count` rows later, once the end of a row is reached; where there is none, nothing is
+/// left.
 REGARD_KERNEL_FN void skip_rows(PrefetchCursor* cursor, std::int64_t count) {
   cursor->rows -= count;
   if (cursor->rows <= 0) return;
@@ -46,8 +45,8 @@ REGARD_KERNEL_FN void skip_rows(PrefetchCursor* cursor, std::int64_t count) {
   cursor->at = cursor->end - cursor->row_bytes;
 }
 
-/// Prefetches the next line, or two, of each of kRows rows; after their last
-/// lines come the next kRows rows.
+/// Prefetches the next line, or two, of each of kRows rows; after their last lines come the next
+/// kRows rows.
 template <int kRows>
 REGARD_KERNEL_FN void prefetch_rows(PrefetchCursor* cursor) {
   if (!is_left(*cursor)) return;
@@ -64,9 +63,9 @@ REGARD_KERNEL_FN void prefetch_rows(PrefetchCursor* cursor) {
   if (!is_left(*cursor) && cursor->then != nullptr) *cursor = *cursor->then;
 }
 
-/// Prefetches the next `lines` lines of a row: kUsual of them, unrolled, and
-/// the next call prefetches those past `lines` again. kUsual = 0: in a loop, by
-/// which one row of q alone, where nothing but memory counts, gains 1.2.
+/// Prefetches the next `lines` lines of a row: kUsual of them, unrolled, and the next call
+/// prefetches those past `lines` again. kUsual = 0: in a loop, by which one row of q alone, where
+/// nothing but memory counts, gains 1.2.
 template <int kUsual>
 REGARD_KERNEL_FN void prefetch_lines(PrefetchCursor* cursor, std::int64_t lines) {
   if (!is_left(*cursor)) return;
@@ -85,8 +84,8 @@ REGARD_KERNEL_FN void prefetch_lines(PrefetchCursor* cursor, std::int64_t lines)
   if (!is_left(*cursor) && cursor->then != nullptr) *cursor = *cursor->then;
 }
 
-/// Prefetches, to be written, sums [kRows][stride] that a product is about to
-/// be added to: an L2, or what lies behind it, has answered by then.
+/// Prefetches, to be written, sums [kRows][stride] that a product is about to be added to: an L2,
+/// or what lies behind it, has answered by then.
 template <class V, int kRows, int kVectors>
 REGARD_KERNEL_FN void prefetch_sums(const typename V::Scalar* sums, std::int64_t stride) {
   constexpr int kLine = static_cast<int>(kLineBytes / sizeof(*sums));
@@ -110,8 +109,7 @@ REGARD_KERNEL_FN semantics::KeyRange keys_behind(const KvOperand& x, semantics::
   return tile.begin < x.keys ? keys_after(x, tile) : semantics::KeyRange{};
 }
 
-/// Rows of some keys, for prefetch_rows; nothing where they do not follow one
-/// another.
+/// Rows of some keys, for prefetch_rows; nothing where they do not follow one another.
 REGARD_KERNEL_FN PrefetchCursor rows_cursor(const KvOperand& x, semantics::KeyRange keys) {
   if (keys.lo >= keys.hi || !is_one_run(x, keys.lo, keys.hi)) return {};
   const char* const first = row_of(x, keys.lo);
@@ -119,8 +117,8 @@ REGARD_KERNEL_FN PrefetchCursor rows_cursor(const KvOperand& x, semantics::KeyRa
   return {first, first + row_bytes, row_bytes, x.stride, keys.hi - keys.lo};
 }
 
-/// A task's rows of `view`, queries or outputs of `dim` elements, for
-/// prefetch_rows; nothing where the heads of a group do not follow one another.
+/// A task's rows of `view`, queries or outputs of `dim` elements, for prefetch_rows; nothing where
+/// the heads of a group do not follow one another.
 REGARD_KERNEL_FN PrefetchCursor task_cursor(const Problem& p, const View& view, std::int64_t dim,
                                             TaskRows rows) {
   const std::int64_t bytes = element_bytes(view.type), head_bytes = dim * bytes;
@@ -154,8 +152,7 @@ REGARD_KERNEL_FN TaskPrefetch task_prefetch(const Problem& p, const TaskOrder& o
   return made;
 }
 
-/// What the row blocks of a head prefetch at a tile of K and V, by
-/// prefetch_rows.
+/// What the row blocks of a head prefetch at a tile of K and V, by prefetch_rows.
 struct TilePrefetch {
   PrefetchCursor left;     // the tile's values, then
   PrefetchCursor keys;     // the next tile's; or those that the next task begins with,
@@ -184,8 +181,8 @@ struct TilePrefetch {
   }
 };
 
-/// What a task reads of each key: a row, or where a key's heads are neighbours
-/// in memory those of all its heads.
+/// What a task reads of each key: a row, or where a key's heads are neighbours in memory those of
+/// all its heads.
 struct KeySpan {
   std::int64_t offset;  // bytes before the row of the head at hand
   std::int64_t bytes;
@@ -219,10 +216,9 @@ REGARD_KERNEL_FN PrefetchCursor lines_cursor(const KvOperand& x, const KeySpan& 
   return {first, first + span.bytes, span.bytes, x.stride, run.keys};
 }
 
-/// Requests the first line of each page of memory that begins within `keys`, so
-/// that its address is translated when prefetches get there: those behind one
-/// that waits for a translation wait, too (virtual machines need some 200
-/// cycles for it, and a page is read in 900).
+/// Requests the first line of each page of memory that begins within `keys`, so that its address is
+/// translated when prefetches get there: those behind one that waits for a translation wait, too
+/// (virtual machines need some 200 cycles for it, and a page is read in 900).
 REGARD_KERNEL_FN void touch_pages(const KvOperand& x, const KeySpan& span,
                                   semantics::KeyRange keys) {
   if (keys.lo >= keys.hi || span.index > 0 || !is_one_run(x, keys.lo, keys.hi)) return;
@@ -256,8 +252,7 @@ REGARD_KERNEL_FN void prefetch_ahead(const KvOperand& x, TaskHead task_head, sem
   const semantics::KeyRange keys = share_of_head(span, keys_behind(x, tile, between));
   to->runs[0] = {};
   if (!in_pages) {
-    // One page a tile, of BHSD, is 0.9 to 0.95 times as fast when it is
-    // touched.
+    // One page a tile, of BHSD, is 0.9 to 0.95 times as fast when it is touched.
     if (tile_bytes >= 2 * kMemoryPage) touch_pages(x, span, keys_behind(x, tile, between + 1));
     if (is_empty(keys)) return;
     to->runs[0] = lines_cursor(x, span, {row_of(x, keys.lo), keys.hi - keys.lo});
@@ -272,8 +267,7 @@ REGARD_KERNEL_FN void prefetch_ahead(const KvOperand& x, TaskHead task_head, sem
   }
 }
 
-/// A cursor that a loop over keys advances; `repeats` blocks of rows of q run
-/// that loop.
+/// A cursor that a loop over keys advances; `repeats` blocks of rows of q run that loop.
 struct RepeatedPrefetch {
   PrefetchCursor cursor;
   std::int64_t repeats;

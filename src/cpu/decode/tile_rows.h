@@ -11,8 +11,7 @@
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
 
-/// One number for each row, not those of the groups of u4, which loops read
-/// beside the codes.
+/// One number for each row, not those of the groups of u4, which loops read beside the codes.
 REGARD_KERNEL_FN bool has_row_scales(const KvOperand& x) {
   return x.scales.first != nullptr && x.type != Element::kU4;
 }
@@ -102,8 +101,8 @@ REGARD_KERNEL_FN bool has_whole_runs(const TileRuns& rows) {
       });
 }
 
-/// Whether tiles of 8-bit floats become bf16, which is exact, to be multiplied
-/// as pairs are or with one instruction a vector where f32 would take eight.
+/// Whether tiles of 8-bit floats become bf16, which is exact, to be multiplied as pairs are or with
+/// one instruction a vector where f32 would take eight.
 template <class V>
 inline constexpr bool kHasBf16OfF8 = requires(typename V::Vec x) {
   V::f8_table(false);
@@ -199,9 +198,8 @@ REGARD_KERNEL_FN TileRows one_run(const KvOperand& x) {
   return rows;
 }
 
-/// A tile's rows where they are if they follow one another, or do so within
-/// runs, and their type has a loop of its own; else in `buffer`: as they are,
-/// or converted to f32 or bf16.
+/// A tile's rows where they are if they follow one another, or do so within runs, and their type
+/// has a loop of its own; else in `buffer`: as they are, or converted to f32 or bf16.
 template <class V>
 static TileRows rows_of_tile(const KvOperand& x, Tile tile, bool has_loop, TileRuns* runs,
                              typename V::Scalar* buffer, typename V::Scalar* scales) {
