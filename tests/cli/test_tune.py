@@ -112,7 +112,7 @@ class Tune(CliTest):
         self.assertIn(f"export REGARD_TUNING={self.dir / 't.txt'}\n", text)
 
     def test_variants_are_measured_and_a_table_names_one(self):
-        self.cases = self.put("long.txt", b"b1 hq1 sq300 d8 f32\n")
+        self.cases = self.put("long.txt", b"b1 hq1 sq600 d8 f32\n")
         table = self.dir / "t.txt"
         found = self.tune("-o", table)
         self.assertEqual(found["measured"], 1)
@@ -125,7 +125,7 @@ class Tune(CliTest):
         lines = table.read_text().splitlines()
         named = [line for line in lines if not line.startswith(("lines ", "variant "))]
         table.write_text("\n".join([*named, "variant sq>=256 : flash/row_blocks_2", ""]))
-        explain = ["explain", "b1 hq1 sq300 d8 f32", "--threads", "1"]
+        explain = ["explain", "b1 hq1 sq600 d8 f32", "--threads", "1"]
         plan = self.document(*explain, env={"REGARD_TUNING": str(table)})["plan"]
         self.assertEqual((plan["variant"], plan["variant_source"]),
                          ("row_blocks_2", f"tuning table {table}"))
