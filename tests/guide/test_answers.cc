@@ -113,13 +113,15 @@ TEST(Answers, OwnShapesComeBeforeTheGrid) {
   Report report = sample::report();
   report.sweeps.push_back(sweep("problems", "Your shapes",
                                 {point(9, {row("flash", 2e-3), sample::refused("math", "no")})}));
-  EXPECT_EQ(answers(report)[1].sentences.at(0), "b1 sq9 d64: flash, 2.00 ms; math: no.");
+  EXPECT_EQ(answers(report)[1].sentences.at(0),
+            "b1 sq9 d64: flash, 2.00 ms, 2.00 KiB of workspace; math: no.");
 }
 
 TEST(Answers, OwnShapesHaveWhatTheyCostAndHowFarTheOthersAre) {
   Report report = sample::report();
   std::vector<Measured> rows = {row("flash", 2e-3), row("efficient", 2.01e-3), row("math", 5e-3)};
   rows[0].workspace_bytes = 3 << 10;
+  rows[1].workspace_bytes = -1;  // not known
   rows[2].workspace_bytes = 2 << 20;
   report.sweeps.push_back(sweep("problems", "Your shapes", {point(9, rows)}));
   EXPECT_EQ(answers(report)[1].sentences.at(0),
