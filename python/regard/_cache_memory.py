@@ -25,7 +25,7 @@ _HUGE_PAGE = 2 << 20
 
 def zeros_in_huge_pages(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Zeros that begin at a multiple of 2 MB, in huge pages where the system grants them: decode reads
-    caches of all kinds faster from them (docs/performance.md). Less than two of them, and on systems
+    caches of all kinds faster from them (docs/python.md). Less than two of them, and on systems
     without them, NumPy's own zeros."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size < 2 * _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
