@@ -23,7 +23,7 @@ CACHE_MUTATIONS = [
     Mutation("runs of a page that is not there", "src/cpu/kv_operand.h",
              "const std::int64_t page = id > 0 ? id : 0;", "const std::int64_t page = id;", (RUNS,)),
     Mutation("heads of a task read the first one's rows in pages", "src/cpu/decode/tile_rows.h",
-             "to->runs[i].first += apart;", "{}", (("property", "*Paged*"),)),
+             "to->runs[i].first += apart;", "to->runs[i].first += 0 * apart;", (("property", "*Paged*"),)),
     Mutation("lengths do not count the leftpad", "src/problem/problem.h",
              "semantics::clamp(s.band.len_kv - s.leftpad, 0, s.rows_kv)",
              "semantics::clamp(s.band.len_kv, 0, s.rows_kv)", (PAGED,)),
