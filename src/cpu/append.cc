@@ -313,6 +313,15 @@ std::int64_t rotated_queries_bytes(const AttentionParams& params) noexcept {
   return round_up(bytes, 64);
 }
 
+std::int64_t append_scratch_bytes(const AttentionParams& params) noexcept {
+  const FeatureSet& f = params.features;
+  if (!f.has(Feature::kAppendKv) && !f.has(Feature::kRotary) && !f.has(Feature::kHadamard))
+    return 0;
+  // append_quantised_k() has two rows of K.
+  const std::int64_t numbers = std::max(saturating_mul(2, params.head_dim_qk), params.head_dim_v);
+  return saturating_mul(numbers, params.dtype_q == Dtype::kF64 ? 8 : 4);
+}
+
 Launch behind_rotated_queries(const AttentionParams& params, const Launch& launch) noexcept {
   return behind(launch, rotated_queries_bytes(params));
 }

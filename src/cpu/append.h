@@ -17,7 +17,10 @@ std::int64_t rotated_queries_bytes(const AttentionParams& params) noexcept;
 /// The launch with what is left of its workspace behind them.
 Launch behind_rotated_queries(const AttentionParams& params, const Launch& launch) noexcept;
 
-/// The workers of a call, each with at least a row of K and one of V as f32 in its scratch.
+/// Bytes that append_and_rotate needs of each worker's scratch; 0 where it does nothing.
+std::int64_t append_scratch_bytes(const AttentionParams& params) noexcept;
+
+/// The workers of a call, each with append_scratch_bytes of scratch at least.
 struct AppendWorkers {
   std::int32_t count;
   std::int64_t scratch_bytes;

@@ -386,7 +386,7 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   split.take(handed, k.state_bytes);
   split.take(handed, out);
   args->split_bytes = split.total();
-  return layout.total();
+  return std::max(layout.total(), append_scratch_bytes(params));
 }
 
 std::int64_t TiledBackend::workspace_of(const AttentionKey& key, const Env& env,

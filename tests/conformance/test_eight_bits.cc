@@ -40,6 +40,11 @@ const EightBitCase kCases[] = {
     {"u4_parts", "b2 hq4 hkv2 sq5 skv70 d34 dv42 f32 kv=u4 layout=strided causal diag=br lse"},
     {"u4_prompt", "b1 hq4 hkv2 sq65 skv127 d64 f16 kv=u4 v=i8 window=30,0 diag=br lse"},
     {"hadamard", "b2 hq4 hkv2 sq3 skv70 d64 bf16 kv=u4 append=3 lens=kv rotary=32 hadamard lse"},
+    // New rows are quantised in scratch that few rows of q and out need little of.
+    {"append_wide", "sq1 skv64 d512 dv64 f32 kv=i8 append rotary=512"},
+    {"append_wide_u4", "sq1 skv64 d512 dv32 f32 kv=u4 append hadamard"},
+    {"append_wide_f8", "sq1 skv64 d512 dv8 f16 kv=f8e4m3 scales=token append hadamard"},
+    {"append_no_queries", "sq0 skv64 d512 dv8 f32 append hadamard"},
     {"amax_few_rows", "b2 hq8 hkv2 sq1 skv700 d72 f8e4m3 lens descales=head amax poison"},
     {"amax_splits", "b1 hq8 hkv2 sq3 skv5000 d40 f16 amax"},
     {"amax_packed", "b3 hq4 hkv2 sq40 skv40 d17 bf16 packed causal diag=tl dropout=0.2 amax"},

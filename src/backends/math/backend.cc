@@ -61,7 +61,7 @@ std::int64_t lay_out_forward(const AttentionParams& p, const Kernel& kernel,
   args->at_row = layout.take(kTileKv, kernel.scalar_bytes);
   args->at_registers = layout.take(
       cpu::function_bytes(p, kernel.width, kernel.lanes, kernel.scalar_bytes, false), 1);
-  return layout.total();
+  return std::max(layout.total(), cpu::append_scratch_bytes(p));
 }
 
 namespace {
