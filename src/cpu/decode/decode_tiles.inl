@@ -49,14 +49,12 @@ class DecodeTiles {
   static constexpr bool kPairsAlone = kHasPairs && sizeof...(kTypes) == 1;
   static constexpr bool kStartsOut = false;
   static constexpr bool kTakesRanges = false;
+  static constexpr bool kReadsU4 = ((kTypes == Element::kU4) || ...);
   /// Where q, k and v are bf16 probabilities are rounded to it, as those of prompts are: half of
   /// the products. An f32 output keeps them as they are.
   static constexpr bool kRoundsProbs = kPairsAlone && requires(typename V::Int x) {
     V::pair_words(x, x, &x);
   };
-
-  static constexpr bool kReadsU4 = ((kTypes == Element::kU4) || ...);
-  static constexpr bool kConvertsF8ToBf16 = kHasBf16OfF8<V>;
 
   /// Whether int8 beside q of bf16 may be multiplied in words.
   static constexpr bool kHasWords =
@@ -98,8 +96,7 @@ class DecodeTiles {
     prefetch_ahead(v_, task_head, tile, &next_values_);
   }
   const Tile& tile() const { return tile_; }
-  /// Not looked at.
-  static bool are_values_finite() { return false; }
+  static bool are_values_finite() { return false; }  // not looked at
 
   static void pack(const Problem& p, const RowBlock<V>& row_block, Query* q) {
     const Element type = k_operand(p, row_block.b, row_block.head[0] / p.group_size).type;
