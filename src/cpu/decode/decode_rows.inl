@@ -238,6 +238,6 @@ constexpr TiledKernel kTiledKernel = {forward_block<Tiles>,
                                       sizeof(RowBlock<typename Tiles::Vocabulary>),
                                       sizeof(RowState<typename Tiles::Vocabulary>),
                                       Tiles::Dot::kReadsU4,
-                                      kHasBf16OfF8<typename Tiles::Dot::Vocabulary>};
+                                      Tiles::Dot::kConvertsF8ToBf16};
 
 }  // namespace regard::cpu

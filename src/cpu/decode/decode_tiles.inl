@@ -50,6 +50,7 @@ class DecodeTiles {
   static constexpr bool kStartsOut = false;
   static constexpr bool kTakesRanges = false;
   static constexpr bool kReadsU4 = ((kTypes == Element::kU4) || ...);
+  static constexpr bool kConvertsF8ToBf16 = kHasBf16OfF8<V>;
   /// Where q, k and v are bf16 probabilities are rounded to it, as those of prompts are: half of
   /// the products. An f32 output keeps them as they are.
   static constexpr bool kRoundsProbs = kPairsAlone && requires(typename V::Int x) {
@@ -61,10 +62,8 @@ class DecodeTiles {
       ((kTypes == Element::kI8) || ...) && requires(typename V::Int x) {
     V::add_words(x, x, x);
   };
-
   /// The same of u4, in bytes.
-  static constexpr bool kHasGroupBytes =
-      ((kTypes == Element::kU4) || ...) && requires(typename V::Int x) {
+  static constexpr bool kHasGroupBytes = kReadsU4 && requires(typename V::Int x) {
     V::add_bytes(x, x, x);
   };
 
