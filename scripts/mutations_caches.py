@@ -5,7 +5,6 @@ from mutation import Mutation
 
 PAGED = ("property", "*Paged.KeysBehind*")
 TREE = ("property", "*Tree.*")
-RUNS = ("unit", "Runs.*:TileAhead.*")
 PREFIX = ("property", "*SharedPrefix.*")
 
 CACHE_MUTATIONS = [
@@ -13,20 +12,6 @@ CACHE_MUTATIONS = [
              "  j += pages.skipped;\n", "", (PAGED,)),
     Mutation("runs of keys end where pages without a leftpad do", "src/cpu/kv_operand.h",
              "(next + pages.skipped) % pages.size", "next % pages.size", (PAGED,)),
-    Mutation("new rows are quantised in the scratch that q and out need", "src/cpu/tiled_backend.cc",
-             "std::max(layout.total(), append_scratch_bytes(params));", "layout.total();",
-             (("conformance", "*EightBits*append*"),)),
-    Mutation("runs begin in the middle of every page", "src/cpu/kv_operand.h",
-             "    row = 0;\n", "", (RUNS, ("property", "*Paged*"))),
-    Mutation("any later page continues a run", "src/cpu/kv_operand.h",
-             "joins && page == last + 1", "joins && page > last", (RUNS,)),
-    Mutation("pages with gaps between them are one run", "src/cpu/kv_operand.h",
-             "pages.stride == pages.size * x.stride &&", "pages.stride >= pages.size * x.stride &&",
-             (RUNS, ("property", "*Paged*"))),
-    Mutation("runs of a page that is not there", "src/cpu/kv_operand.h",
-             "const std::int64_t page = id > 0 ? id : 0;", "const std::int64_t page = id;", (RUNS,)),
-    Mutation("heads of a task read the first one's rows in pages", "src/cpu/decode/tile_rows.h",
-             "to->runs[i].first += apart;", "to->runs[i].first += 0 * apart;", (("property", "*Paged*"),)),
     Mutation("lengths do not count the leftpad", "src/problem/problem.h",
              "semantics::clamp(s.band.len_kv - s.leftpad, 0, s.rows_kv)",
              "semantics::clamp(s.band.len_kv, 0, s.rows_kv)", (PAGED,)),
@@ -62,4 +47,7 @@ CACHE_MUTATIONS = [
     Mutation("a plan's calls share memory", "src/core/execute/attention_shared_prefix.cc",
              "static_cast<char*>(launch.workspace.data) + impl->memory_bytes",
              "static_cast<char*>(launch.workspace.data)", (PREFIX,)),
+    Mutation("new rows are quantised in the scratch that q and out need", "src/cpu/tiled_backend.cc",
+             "std::max(layout.total(), append_scratch_bytes(params));", "layout.total();",
+             (("conformance", "*EightBits*append*"),)),
 ]

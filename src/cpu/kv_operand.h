@@ -164,46 +164,6 @@ REGARD_KERNEL_FN KvOperand copied_operand(const void* rows, Element type, std::i
   return (next < keys.hi ? next : keys.hi) - keys.lo;
 }
 
-/// Rows that follow one another in memory.
-struct RowRun {
-  const char* first;
-  std::int64_t keys;
-};
-
-/// The runs that `keys`, not empty, come in, in their order; returns how many. One division in all,
-/// where row_in_page takes one a key.
-[[maybe_unused]] static __attribute__((noinline)) int find_runs(const KvOperand& operand,
-                                                                semantics::KeyRange keys,
-                                                                RowRun* runs) {
-  const KvOperand x = operand;  // or it is read again after every store, for that may change it
-  const KvPages& pages = x.pages;
-  std::int64_t index = (keys.lo + pages.skipped) / pages.size;
-  std::int64_t row = keys.lo + pages.skipped - index * pages.size;
-  // Of u4 a run has scales that follow one another, too.
-  const bool joins =
-      pages.stride == pages.size * x.stride &&
-      (x.scales.first == nullptr || x.scales.page_stride == pages.size * x.scales.stride);
-  RowRun run{};
-  std::int64_t last = -2;  // page
-  int count = 0;
-  for (std::int64_t left = keys.hi - keys.lo; left > 0; ++index) {
-    const std::int64_t id = pages.ids[index * pages.id_step];
-    const std::int64_t page = id > 0 ? id : 0;  // as row_in_page reads
-    const std::int64_t in_page = pages.size - row < left ? pages.size - row : left;
-    if (joins && page == last + 1) {
-      run.keys += in_page;
-    } else {
-      if (run.keys > 0) runs[count++] = run;
-      run = {x.first + page * pages.stride + row * x.stride, in_page};
-    }
-    left -= in_page;
-    row = 0;
-    last = page;
-  }
-  runs[count++] = run;
-  return count;
-}
-
 /// The address of row j.
 REGARD_KERNEL_FN const char* row_of(const KvOperand& x, std::int64_t j) {
   if (x.pages.ids == nullptr) return x.first + j * x.stride;

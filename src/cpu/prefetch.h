@@ -109,12 +109,26 @@ REGARD_KERNEL_FN semantics::KeyRange keys_behind(const KvOperand& x, semantics::
   return tile.begin < x.keys ? keys_after(x, tile) : semantics::KeyRange{};
 }
 
+/// The keys that decode rows prefetch in pages, which no hardware prefetcher goes through.
+REGARD_KERNEL_FN semantics::KeyRange keys_ahead_in_pages(const KvOperand& x, semantics::Tile tile) {
+  return keys_behind(x, tile, 1);
+}
+
 /// Rows of some keys, for prefetch_rows; nothing where they do not follow one another.
 REGARD_KERNEL_FN PrefetchCursor rows_cursor(const KvOperand& x, semantics::KeyRange keys) {
   if (keys.lo >= keys.hi || !is_one_run(x, keys.lo, keys.hi)) return {};
   const char* const first = row_of(x, keys.lo);
   const std::int64_t row_bytes = bytes_of(x.type, x.dim);
   return {first, first + row_bytes, row_bytes, x.stride, keys.hi - keys.lo};
+}
+
+/// Prefetches the row of one key, for loops that copy keys of pages one by one.
+REGARD_KERNEL_FN void prefetch_key(const KvOperand& x, std::int64_t j) {
+  const char* const row = row_of(x, j);
+  const std::int64_t row_bytes = bytes_of(x.type, x.dim);
+  for (std::int64_t at = 0; at < row_bytes; at += kLineBytes) {
+    __builtin_prefetch(row + at, 0, kIntoL2);
+  }
 }
 
 /// A task's rows of `view`, queries or outputs of `dim` elements, for prefetch_rows; nothing where
@@ -199,21 +213,19 @@ REGARD_KERNEL_FN KeySpan key_span(const KvOperand& x, TaskHead task_head) {
           task_head.index, task_head.count};
 }
 
-/// A head's share of `keys`. Where a key's heads are neighbours every head of a
-/// task prefetches whole keys, a part of them each: the hardware goes on by
-/// itself, far ahead, where lines follow one another.
-REGARD_KERNEL_FN semantics::KeyRange share_of_head(const KeySpan& span, semantics::KeyRange keys) {
-  const std::int64_t size = keys.hi - keys.lo;
-  return {keys.lo + size * span.index / span.count, keys.lo + size * (span.index + 1) / span.count};
-}
-
-/// The keys of a run, for prefetch_lines.
+/// A head's share of `keys`, for prefetch_lines. Where a key's heads are neighbours every head of a
+/// task prefetches whole keys, a part of them each: the hardware goes on by itself, far ahead,
+/// where lines follow one another.
 REGARD_KERNEL_FN PrefetchCursor lines_cursor(const KvOperand& x, const KeySpan& span,
-                                             const RowRun& run) {
-  const char* const first = run.first - span.offset;
+                                             semantics::KeyRange keys) {
+  const std::int64_t size = keys.hi - keys.lo;
+  const std::int64_t begin = keys.lo + size * span.index / span.count;
+  const std::int64_t end = keys.lo + size * (span.index + 1) / span.count;
+  if (begin >= end || !is_one_run(x, begin, end)) return {};
+  const char* const first = row_of(x, begin) - span.offset;
   const std::int64_t gap = x.stride - span.bytes;
-  if (gap >= 0 && gap < kLineBytes) return {first, first + run.keys * x.stride, 0, 0, 1};
-  return {first, first + span.bytes, span.bytes, x.stride, run.keys};
+  if (gap >= 0 && gap < kLineBytes) return {first, first + (end - begin) * x.stride, 0, 0, 1};
+  return {first, first + span.bytes, span.bytes, x.stride, end - begin};
 }
 
 /// Requests the first line of each page of memory that begins within `keys`, so that its address is
@@ -235,35 +247,36 @@ REGARD_KERNEL_FN void touch_pages(const KvOperand& x, const KeySpan& span,
   }
 }
 
+/// Keys of a tile that lie in several pages come in so many at a time, and so many times at most.
+inline constexpr std::int64_t kRunKeys = kDecodeTileKv;
+inline constexpr int kMaxRuns = static_cast<int>(kMaxDecodeTileKv / kRunKeys);
+
 /// A later tile of K or V, for prefetch_lines: `runs[0]`, and what follows it.
 struct TileAhead {
-  PrefetchCursor runs[kMaxDecodeTileKv];
+  PrefetchCursor runs[kMaxRuns];
 };
 
-/// What decode rows prefetch of K, or V, at a tile: as many tiles ahead as have
-/// kMemoryPage bytes, in pages two, which no hardware prefetcher goes through;
-/// pages of memory are touched another tile ahead.
+/// What decode rows prefetch of K, or V, at a tile: as many tiles ahead as have kMemoryPage bytes,
+/// in pages two; pages of memory are touched another tile ahead.
 REGARD_KERNEL_FN void prefetch_ahead(const KvOperand& x, TaskHead task_head, semantics::Tile tile,
                                      TileAhead* to) {
   const KeySpan span = key_span(x, task_head);
   const std::int64_t tile_bytes = tile.size * span.bytes;
-  const bool in_pages = x.pages.ids != nullptr;
-  const std::int64_t between = in_pages ? 1 : tile_bytes > 0 ? (kMemoryPage - 1) / tile_bytes : 0;
-  const semantics::KeyRange keys = share_of_head(span, keys_behind(x, tile, between));
-  to->runs[0] = {};
-  if (!in_pages) {
+  if (x.pages.ids == nullptr) {
+    const std::int64_t between = tile_bytes > 0 ? (kMemoryPage - 1) / tile_bytes : 0;
     // One page a tile, of BHSD, is 0.9 to 0.95 times as fast when it is touched.
     if (tile_bytes >= 2 * kMemoryPage) touch_pages(x, span, keys_behind(x, tile, between + 1));
-    if (is_empty(keys)) return;
-    to->runs[0] = lines_cursor(x, span, {row_of(x, keys.lo), keys.hi - keys.lo});
+    to->runs[0] = lines_cursor(x, span, keys_behind(x, tile, between));
     return;
   }
-  if (is_empty(keys)) return;
-  RowRun runs[kMaxDecodeTileKv];
-  const int count = find_runs(x, keys, runs);
-  for (int i = 0; i < count; ++i) {
-    to->runs[i] = lines_cursor(x, span, runs[i]);
-    if (i > 0) to->runs[i - 1].then = to->runs + i;
+  const semantics::KeyRange keys = keys_ahead_in_pages(x, tile);
+  to->runs[0] = lines_cursor(x, span, keys);
+  if (is_left(to->runs[0]) || span.count > 1) return;
+  int run = 0;
+  for (std::int64_t j = keys.lo; j < keys.hi && run < kMaxRuns; j += kRunKeys, ++run) {
+    const std::int64_t end = j + kRunKeys < keys.hi ? j + kRunKeys : keys.hi;
+    to->runs[run] = lines_cursor(x, span, {j, end});
+    if (run > 0) to->runs[run - 1].then = to->runs + run;
   }
 }
 

@@ -114,7 +114,7 @@ inline void add_backend(Context& context, const std::string& name,
   });
 }
 
-/// A trace that keeps what it was told: `add` with itself as the user.
+/// A trace that keeps every call: `add` with itself as the user.
 struct TracedCalls {
   std::vector<CallTrace> list;
   static void add(void* user, const CallTrace& call) {

@@ -229,62 +229,24 @@ TEST_P(NextTileOf, IsPrefetchedOnce) {
   }
 }
 
-// Tiles of 64 keys over pages in an order of their own: the second tile ahead, run by run. The
-// three pages of 64 keys follow one another.
+// Tiles of 64 keys over pages of 16, in an order of their own: the second tile ahead, run by run.
 TEST(TileAhead, GoesFromPageToPage) {
-  constexpr std::int64_t kAllKeys = 192, kDim = 64, kRowBytes = kDim * 4;
-  const std::vector<char> memory(kAllKeys * kRowBytes);
-  for (const std::int64_t size : {1, 8, 16, 64}) {
-    const std::int64_t count = kAllKeys / size;
-    std::vector<std::int32_t> ids;
-    for (std::int64_t i = 0; i < count; ++i) {
-      ids.push_back(static_cast<std::int32_t>((7 * i + 3) % count));
-    }
-    KvOperand x{memory.data(), kRowBytes, 0, kDim, kAllKeys, 1.0, Element::kF32};
-    x.pages = {ids.data(), 1, size, size * kRowBytes, 0};
-    TileAhead ahead;
-    prefetch_ahead(x, {0, 0, 1, 1, kAllKeys}, {0, 64}, &ahead);
-    PrefetchCursor cursor = ahead.runs[0];
-    for (std::int64_t key = 128; key < kAllKeys; ++key) {
-      const std::int64_t row = ids[static_cast<std::size_t>(key / size)] * size + key % size;
-      for (std::int64_t line = 0; line < kRowBytes / 64; ++line) {
-        ASSERT_TRUE(is_left(cursor)) << size;
-        ASSERT_EQ(cursor.at - memory.data(), row * kRowBytes + line * 64) << size;
-        prefetch_lines<1>(&cursor, 1);
-      }
-    }
-    EXPECT_FALSE(is_left(cursor)) << size;
-  }
-}
-
-// Every key's row is where row_of finds it, also of a page that is not there, with neighbours that
-// are one run where no gap is between pages, and behind rows that are no keys.
-TEST(Runs, HoldTheRowOfEachKey) {
-  const std::int32_t ids[] = {4, 5, 6, -1, 1, 3, 0, -1};
-  const std::vector<char> memory(1 << 16);
-  for (const std::int64_t size : {1, 3, 16}) {
-    for (const std::int64_t gap : {0, 64}) {
-      for (const std::int64_t skipped : {0, 2}) {
-        const std::int64_t keys = 8 * size - skipped;
-        KvOperand x{memory.data(), 64, 0, 16, keys, 1.0, Element::kF32};
-        x.pages = {ids, 1, size, size * 64 + gap, skipped};
-        for (std::int64_t lo = 0; lo < keys; ++lo) {
-          RowRun runs[kMaxDecodeTileKv * 2];
-          const int count = find_runs(x, {lo, keys}, runs);
-          std::int64_t key = lo;
-          for (int i = 0; i < count; ++i) {
-            for (std::int64_t j = 0; j < runs[i].keys; ++j, ++key) {
-              ASSERT_EQ(runs[i].first + j * x.stride, row_of(x, key)) << size << ", key " << key;
-            }
-          }
-          ASSERT_EQ(key, keys);
-          if (lo == 0 && skipped == 0) {
-            ASSERT_EQ(count, gap == 0 ? 5 : 8) << size;
-          }
-        }
-      }
+  constexpr std::int64_t kPage = 16, kDim = 64, kBytes = kPage * kDim * 4;
+  const std::int32_t ids[] = {3, 0, 11, 7, 2, 9, 5, 1, 10, 4, 8, 6};
+  const std::vector<char> memory(12 * kBytes);
+  KvOperand x{memory.data(), kDim * 4, 0, kDim, 12 * kPage, 1.0, Element::kF32};
+  x.pages = {ids, 1, kPage, kBytes, 0};
+  TileAhead ahead;
+  prefetch_ahead(x, {0, 0, 1, 1, 12 * kPage}, {0, 64}, &ahead);
+  PrefetchCursor cursor = ahead.runs[0];
+  for (int page = 8; page < 12; ++page) {
+    for (std::int64_t line = 0; line < kBytes / 64; ++line) {
+      ASSERT_TRUE(is_left(cursor));
+      ASSERT_EQ(cursor.at - memory.data(), ids[page] * kBytes + line * 64);
+      prefetch_lines<1>(&cursor, 1);
     }
   }
+  EXPECT_FALSE(is_left(cursor));
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, NextTileOf,

@@ -88,9 +88,8 @@ class DecodeTiles {
       v_ = v_operand(p_, b_, head_kv_);
       descale_ = static_cast<T>(descale_of(p_.descale_q, b_, head_kv_) * k_.descale);
     }
-    keys_ = rows_of_tile<V>(k_, tile, has_loop(k_.type), &key_runs_, keys_buffer_, key_scales_);
-    values_ =
-        rows_of_tile<V>(v_, tile, has_loop(v_.type), &value_runs_, values_buffer_, value_scales_);
+    keys_ = rows_of_tile<V>(k_, tile, has_loop(k_.type), keys_buffer_, key_scales_);
+    values_ = rows_of_tile<V>(v_, tile, has_loop(v_.type), values_buffer_, value_scales_);
     prefetch_ahead(k_, task_head, tile, &next_keys_);
     prefetch_ahead(v_, task_head, tile, &next_values_);
   }
@@ -585,8 +584,6 @@ class DecodeTiles {
   std::int64_t head_kv_ = -1;
   KvOperand k_{};  // of that head
   KvOperand v_{};
-  TileRuns key_runs_{};
-  TileRuns value_runs_{};
   TileRows keys_{};
   TileRows values_{};
   Tile tile_{};

@@ -40,63 +40,29 @@ static void read_row_scales(const KvOperand& x, Tile tile, T* scales) {
   return {first, bytes, 0};
 }
 
-/// Keys of a tile that lie in several pages are read where they are so many at
-/// a time.
-inline constexpr std::int64_t kRunKeys = kDecodeTileKv;
-inline constexpr int kMaxRuns = static_cast<int>(kMaxDecodeTileKv / kRunKeys);
-
-/// A tile's runs of rows.
-struct TileRuns {
-  const char* origin = nullptr;  // the operand's first row
-  Tile tile{};
-  int count = 0;
-  RowRun runs[kMaxDecodeTileKv];
-};
-
-/// Those of x. `to` holds the runs of the same sequence that were found last: those of another head
-/// of the same tile lie as far apart as the heads do.
-[[maybe_unused]] static void find_tile_runs(const KvOperand& x, Tile tile, TileRuns* to) {
-  if (x.pages.ids == nullptr) {
-    to->count = 1;
-    to->runs[0] = {row_of(x, tile.begin), tile.size};
-  } else if (to->tile.begin == tile.begin && to->tile.size == tile.size) {
-    const std::int64_t apart = x.first - to->origin;
-    for (int i = 0; i < to->count; ++i) to->runs[i].first += apart;
-  } else {
-    to->count = find_runs(x, {tile.begin, tile.begin + tile.size}, to->runs);
-  }
-  to->origin = x.first;
-  to->tile = tile;
+/// Where a tile's rows begin in pages of whole runs.
+REGARD_KERNEL_FN bool has_whole_runs(const KvOperand& x, Tile tile) {
+  return x.pages.ids != nullptr && x.pages.size % kRunKeys == 0 &&
+         (x.pages.skipped + tile.begin) % kRunKeys == 0;
 }
 
-/// Calls f(row) for each key.
+/// Calls f(row) with the keys of pages smaller than a tile. Those of a later tile are prefetched
+/// beside them: no cursor goes from page to page.
 template <class F>
-REGARD_KERNEL_FN void for_rows(const TileRuns& rows, std::int64_t stride, F f) {
-  for (int i = 0; i < rows.count; ++i) {
-    const char* row = rows.runs[i].first;
-    for (std::int64_t j = 0; j < rows.runs[i].keys; ++j, row += stride) f(row);
+static void for_keys_in_pages(const KvOperand& x, Tile tile, F f) {
+  const semantics::KeyRange ahead = keys_ahead_in_pages(x, tile);
+  for (std::int64_t j = 0; j < tile.size; ++j) {
+    if (ahead.lo + j < ahead.hi) prefetch_key(x, ahead.lo + j);
+    f(row_of(x, tile.begin + j));
   }
 }
 
-/// Whether all runs but the last are whole ones of kRunKeys.
-REGARD_KERNEL_FN bool has_whole_runs(const TileRuns& rows) {
-  bool all = true;
-  for (int i = 0; i + 1 < rows.count; ++i) all &= rows.runs[i].keys % kRunKeys == 0;
-  return all;
-}
-
-/// `row_bytes` of each row, one behind the other.
-[[maybe_unused]] static void copy_rows(const TileRuns& rows, std::int64_t stride,
-                                       std::int64_t row_bytes, void* buffer) {
-  constexpr std::int64_t kPiece = 64;  // copied inline, without a call a row
+[[maybe_unused]] static void copy_keys(const KvOperand& x, Tile tile, void* buffer) {
+  const std::int64_t row_bytes = bytes_of(x.type, x.dim);
   char* to = static_cast<char*>(buffer);
-  for_rows(
-      rows, stride, [&](const char* row) __attribute__((always_inline)) {
-        std::int64_t at = 0;
-        for (; at + kPiece <= row_bytes; at += kPiece) __builtin_memcpy(to + at, row + at, kPiece);
-        if (at < row_bytes) {
-          __builtin_memcpy(to + at, row + at, static_cast<std::size_t>(row_bytes - at));
-        }
+  for_keys_in_pages(
+      x, tile, [&](const char* row) __attribute__((always_inline)) {
+        __builtin_memcpy(to, row, static_cast<std::size_t>(row_bytes));
         to += row_bytes;
       });
 }
@@ -125,15 +91,21 @@ REGARD_KERNEL_FN void convert_f8_row(const Table& table, const char* row, std::i
 
 /// A tile of 8-bit floats as bf16 [size][dim].
 template <class V>
-static KvOperand convert_f8_tile(const KvOperand& x, Tile tile, TileRuns* runs, void* buffer) {
+static KvOperand convert_f8_tile(const KvOperand& x, Tile tile, void* buffer) {
   const auto table = V::f8_table(x.type == Element::kF8E5M2);
   auto* to = static_cast<std::uint16_t*>(buffer);
   const auto convert = [&](const char* row) __attribute__((always_inline)) {
     convert_f8_row<V>(table, row, x.dim, to);
     to += x.dim;
   };
-  find_tile_runs(x, tile, runs);
-  for_rows(*runs, x.stride, convert);
+  if (is_one_run(x, tile)) {
+    const char* row = row_of(x, tile.begin);
+    for (std::int64_t j = 0; j < tile.size; ++j, row += x.stride) convert(row);
+  } else if (has_whole_runs(x, tile)) {  // prefetched from run to run
+    for (std::int64_t j = 0; j < tile.size; ++j) convert(row_of(x, tile.begin + j));
+  } else {
+    for_keys_in_pages(x, tile, convert);
+  }
   KvOperand copy = copied_operand(buffer, Element::kBf16, x.dim, tile.size);
   copy.scales = x.scales;
   return copy;
@@ -183,17 +155,13 @@ REGARD_KERNEL_FN TileRows one_run(const KvOperand& x) {
   return rows;
 }
 
-/// Of whole runs.
-[[maybe_unused]] static TileRows runs_of(const KvOperand& x, Tile tile, const TileRuns& runs) {
+[[maybe_unused]] static TileRows runs_of(const KvOperand& x, Tile tile) {
   TileRows rows = one_run(from_key(x, tile.begin));
   rows.run_log2 = kRunLog2;
-  std::int64_t at = 0;
-  for (int i = 0; i < runs.count; ++i) {
-    for (std::int64_t j = 0; j < runs.runs[i].keys; j += kRunKeys, ++at) {
-      rows.first[at] = runs.runs[i].first + j * x.stride;
-      if (x.type != Element::kU4 || x.scales.first == nullptr) continue;
-      rows.groups[at] = reinterpret_cast<const char*>(scale_at(x, tile.begin + at * kRunKeys));
-    }
+  for (std::int64_t j = kRunKeys; j < tile.size; j += kRunKeys) {
+    rows.first[j / kRunKeys] = row_of(x, tile.begin + j);
+    if (x.type != Element::kU4 || x.scales.first == nullptr) continue;
+    rows.groups[j / kRunKeys] = reinterpret_cast<const char*>(scale_at(x, tile.begin + j));
   }
   return rows;
 }
@@ -201,13 +169,13 @@ REGARD_KERNEL_FN TileRows one_run(const KvOperand& x) {
 /// A tile's rows where they are if they follow one another, or do so within runs, and their type
 /// has a loop of its own; else in `buffer`: as they are, or converted to f32 or bf16.
 template <class V>
-static TileRows rows_of_tile(const KvOperand& x, Tile tile, bool has_loop, TileRuns* runs,
+static TileRows rows_of_tile(const KvOperand& x, Tile tile, bool has_loop,
                              typename V::Scalar* buffer, typename V::Scalar* scales) {
   const bool has_part_groups = x.type == Element::kU4 && x.dim % kGroup != 0;
   if constexpr (kHasBf16OfF8<V>) {
     if (is_8_bit_float(x.type) && x.scales.columns == 0) {
       if (has_row_scales(x)) read_row_scales(x, tile, scales);
-      return one_run(convert_f8_tile<V>(x, tile, runs, buffer));
+      return one_run(convert_f8_tile<V>(x, tile, buffer));
     }
   }
   if (!has_loop || has_part_groups || x.scales.columns != 0) {
@@ -215,10 +183,9 @@ static TileRows rows_of_tile(const KvOperand& x, Tile tile, bool has_loop, TileR
     return one_run(copied_operand(buffer, Element::kF32, x.dim, tile.size));
   }
   if (has_row_scales(x)) read_row_scales(x, tile, scales);
-  find_tile_runs(x, tile, runs);
-  if (runs->count == 1) return one_run(from_key(x, tile.begin));
-  if (has_whole_runs(*runs)) return runs_of(x, tile, *runs);
-  copy_rows(*runs, x.stride, bytes_of(x.type, x.dim), buffer);
+  if (is_one_run(x, tile)) return one_run(from_key(x, tile.begin));
+  if (has_whole_runs(x, tile)) return runs_of(x, tile);
+  copy_keys(x, tile, buffer);
   KvOperand copy = copied_operand(buffer, x.type, x.dim, tile.size);
   copy.scales = x.scales;
   if (x.type == Element::kU4) copy.scales = copy_groups(x, tile, buffer);
