@@ -496,8 +496,8 @@ TensorView Padded::pad_cached_rows(const TensorView& rows, std::int64_t batch,
   padded.shape[2] = seqlen;
   padded = add_dense(padded);
   const auto bytes = static_cast<std::size_t>(size_of(rows.dtype));
-  for_each_index(padded, [&](const std::int64_t(&at)[kMaxRank]) {
-    const KeyPlace place = place_of_key(at[0], at[2]);
+  for_each_index(padded, [&, place = KeyPlace{}](const std::int64_t(&at)[kMaxRank]) mutable {
+    if (at[3] == 0) place = place_of_key(at[0], at[2]);
     if (place.entry < 0) return;
     const std::int64_t from[kMaxRank] = {place.entry, at[1], place.row, at[3]};
     std::memcpy(static_cast<char*>(padded.data) + offset_of(padded, at),
