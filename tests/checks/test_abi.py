@@ -13,32 +13,43 @@ import check_abi  # noqa: E402
 
 HEADER, PLAN = "include/regard/regard.h", "src/c_api/plan.cc"
 
-# What is done to the ABI: {file: (text, its replacement)...}
+# What is done to the ABI, all in one copy, since a copy takes seconds to compile:
+# {what: (what the report says of it, {file: (text, its replacement)...})}
 CHANGES = {
-    "a field is renamed": {HEADER: [("* user;", "* owner;")],
-                           "src/c_api/handles.h": [("_.user", "_.owner"), (".user", ".owner")],
-                           "src/c_api/read.cc": [("executor.user", "executor.owner")]},
-    "a field is added": {HEADER: [("size_t workspace_bytes;", "size_t workspace_bytes, extra;")]},
-    "fields change places": {HEADER: [("  const char* deny; ", "  const char* other; "),
-                                      ("  const char* prefer; ", "  const char* deny; "),
-                                      ("  const char* other; ", "  const char* prefer; ")]},
-    "a field has another type": {HEADER: [("int64_t page_size", "uint64_t page_size")]},
-    "an enumerator is added": {HEADER: [("SCORES_PROBS = 3", "SCORES_PROBS = 3, REGARD_X = 4")]},
-    "an enumerator has another number": {HEADER: [("REGARD_DEVICE_CUDA = 2",
-                                                   "REGARD_DEVICE_CUDA = 3")]},
-    "a parameter is added": {HEADER: [("regard_plan_destroy(regard_plan* plan)",
-                                       "regard_plan_destroy(regard_plan* plan, int)")],
-                             PLAN: [("regard_plan_destroy(regard_plan* plan)",
-                                     "regard_plan_destroy(regard_plan* plan, int)")]},
-    "a handle becomes another": {HEADER: [("regard_plan_destroy(regard_plan* plan)",
-                                           "regard_plan_destroy(regard_context* plan)")],
-                                 PLAN: [("regard_plan_destroy(regard_plan* plan)",
-                                         "regard_plan_destroy(regard_context* plan)")]},
-    "a function is removed": {HEADER: [("REGARD_EXPORT void regard_plan_destroy", "void other")],
-                              PLAN: [("void regard_plan_destroy", "void other")]},
-    "a function is added": {PLAN: [("void regard_plan_destroy",
-                                    'extern "C" REGARD_EXPORT void regard_more(void) {}\n'
-                                    "void regard_plan_destroy")]},
+    "a field is renamed": ("name of 'regard_executor::user' changed to 'regard_executor::owner'", {
+        HEADER: [("* user;", "* owner;")],
+        "src/c_api/handles.h": [("_.user", "_.owner"), (".user", ".owner")],
+        "src/c_api/read.cc": [("executor.user", "executor.owner")]}),
+    "a field is added": ("data member insertion: 'size_t extra'", {
+        HEADER: [("size_t workspace_bytes;", "size_t workspace_bytes, extra;")]}),
+    "fields change places": ("'const char* deny' offset changed", {
+        HEADER: [("  const char* deny; ", "  const char* other; "),
+                 ("  const char* prefer; ", "  const char* deny; "),
+                 ("  const char* other; ", "  const char* prefer; ")]}),
+    "a field has another type": ("type of 'int64_t page_size' changed", {
+        HEADER: [("int64_t page_size", "uint64_t page_size")]}),
+    "an enumerator is added": ("1 enumerator insertion: 'regard_scores_kind::REGARD_X'", {
+        HEADER: [("SCORES_PROBS = 3", "SCORES_PROBS = 3, REGARD_X = 4")]}),
+    "an enumerator has another number": (
+        "'regard_device_type::REGARD_DEVICE_CUDA' from value '2' to '3'", {
+        HEADER: [("REGARD_DEVICE_CUDA = 2", "REGARD_DEVICE_CUDA = 3")]}),
+    "a parameter is added": ("parameter 2 of type 'int' was added", {
+        HEADER: [("regard_plan_backend(const regard_plan* plan)",
+                  "regard_plan_backend(const regard_plan* plan, int)")],
+        PLAN: [("regard_plan_backend(const regard_plan* plan)",
+                "regard_plan_backend(const regard_plan* plan, int)")]}),
+    "a handle becomes another": ("parameter 1 of type 'regard_plan*' changed", {
+        HEADER: [("regard_plan_destroy(regard_plan* plan)",
+                  "regard_plan_destroy(regard_context* plan)")],
+        PLAN: [("regard_plan_destroy(regard_plan* plan)",
+                "regard_plan_destroy(regard_context* plan)")]}),
+    "a function is removed": (
+        "1 Removed function: [D] 'function regard_status regard_plan_explain(", {
+        HEADER: [("REGARD_EXPORT regard_status regard_plan_explain(", "regard_status other(")],
+        PLAN: [("regard_status regard_plan_explain(", "regard_status other(")]}),
+    "a function is added": ("1 Added function: [A] 'function void regard_more()'", {
+        PLAN: [("void regard_plan_destroy",
+                'extern "C" REGARD_EXPORT void regard_more(void) {}\nvoid regard_plan_destroy')]}),
 }
 
 
@@ -49,33 +60,31 @@ class Abi(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def differences_after(self, changes):
+    def differences_after(self, *changes):
         copy = self.folder / "copy"
-        shutil.rmtree(copy, ignore_errors=True)
         for part in ("include", "src/c_api"):
             shutil.copytree(ROOT / part, copy / part)
-        for name, replacements in changes.items():
-            text = (copy / name).read_text()
-            for old, new in replacements:
-                self.assertIn(old, text, name)
-                text = text.replace(old, new)
-            (copy / name).write_text(text)
+        for change in changes:
+            for name, replacements in change.items():
+                text = (copy / name).read_text()
+                for old, new in replacements:
+                    self.assertIn(old, text, name)
+                    text = text.replace(old, new)
+                (copy / name).write_text(text)
         return check_abi.differences(check_abi.DESCRIPTION, check_abi.describe(copy, self.folder))
-
-    def test_is_described(self):
-        self.assertEqual(self.differences_after({}), "")
 
     def test_names_no_machine(self):
         self.assertNotIn("='/", check_abi.DESCRIPTION.read_text())
 
-    def test_what_handles_hold_is_no_abi(self):
+    def test_is_described_and_what_handles_hold_is_no_abi(self):
         change = {"src/c_api/handles.h": [("bool is_default", "double x = 0; bool is_default")]}
         self.assertEqual(self.differences_after(change), "")
 
     def test_changes_are_noticed(self):
-        for what, change in CHANGES.items():
+        report = " ".join(self.differences_after(*(c for _, c in CHANGES.values())).split())
+        for what, (said, _) in CHANGES.items():
             with self.subTest(change=what):
-                self.assertNotEqual(self.differences_after(change), "")
+                self.assertIn(said, report)
 
 
 if __name__ == "__main__":
