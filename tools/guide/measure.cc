@@ -114,7 +114,7 @@ class Measurement {
     for (const ErrorCase& error_case : error_cases()) {
       if (!go_on()) return interrupted();
       Expected<Case> c = parse_case(
-          fmt::format("b1 hq4 hkv2 sq128 skv512 d64 causal diag=br {}", error_case.words));
+          fmt::format("b1 hq2 hkv1 sq64 skv512 d64 causal diag=br {}", error_case.words));
       if (!c) return c.status();
       const bool grad = c->params.features.has(Feature::kNeedsGrad);
       if (grad) c->params.features.set(Feature::kSavedStats);

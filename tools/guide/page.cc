@@ -185,7 +185,7 @@ std::string errors_section(const Report& report) {
   }
   return section("errors", "Errors against float64",
                  paragraph("The largest difference from a reference in float64, divided by the "
-                           "largest output, for random tensors of 128 queries and 512 keys.") +
+                           "largest output, for random tensors of 64 queries and 512 keys.") +
                      to_html(table));
 }
 
