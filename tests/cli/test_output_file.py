@@ -187,7 +187,7 @@ class Interrupted(CliTest):
         ):
             process = self.start(*args, *json)
             self.addCleanup(process.kill)
-            time.sleep(1)  # into the work
+            time.sleep(0.4)  # into the work
             begin = time.monotonic()
             found, out = self.interrupt(process, number)
             self.assertLess(time.monotonic() - begin, 1)
