@@ -96,6 +96,7 @@ struct BackwardArgs {
   std::int64_t blocks_per_item = 1;    // key blocks that a worker takes together; changes no bits
   std::int64_t all_heads = 0;          // of the call
   std::int64_t head_workspaces = 0;    // of heads
+  std::int64_t workers = 0;            // of the call
   std::int64_t* heads_left = nullptr;  // of which a work item is left to take
   Interrupt* interrupt = nullptr;      // blocks that it ends are counted, not computed
   const char* scratch = nullptr;       // of worker 0, to find whose a task's is
@@ -184,8 +185,9 @@ REGARD_KERNEL_FN constexpr HeadItems head_items(const HeadGrid& grid, std::int64
 /// How far the head is that has a head workspace.
 struct HeadProgress {
   std::int64_t head;
-  std::int64_t left;   // work items to take; none: 0 or less
-  std::int64_t ended;  // work items
+  std::int64_t left;     // work items to take; none: 0 or less
+  std::int64_t ended;    // work items
+  std::int64_t workers;  // that are at it, its owner included
 };
 
 /// Tiles of keys in a tensor of `seqlen_kv` rows.

@@ -382,19 +382,57 @@ static void run_item(const GradHead<V>& head, const HeadItems& items, std::int64
   end_key_block(head, index - items.pairs);
 }
 
-/// Takes work items of the head in `head_workspace` while some are left. A work item waits for
-/// earlier ones alone: those are with workers that run.
+static HeadProgress& progress_of(const BackwardArgs& a, char* head_workspace) {
+  return *reinterpret_cast<HeadProgress*>(head_workspace + a.at_progress);
+}
+
+/// Takes a work item of the head in `head_workspace`; false where none is left. A work item waits
+/// for earlier ones alone: those are with workers that run.
 template <class V>
-static void run_items(const BackwardArgs& a, char* head_workspace, char* scratch) {
-  HeadProgress& progress = *reinterpret_cast<HeadProgress*>(head_workspace + a.at_progress);
-  while (read_count(&progress.left) > 0) {
-    const std::int64_t left = take_from_count(&progress.left);
-    if (left <= 0) return;
-    if (left == 1) add_to_count(a.heads_left, -1);
-    const GradHead<V> head = grad_head<V>(a, progress.head, head_workspace, scratch);
-    const HeadItems items = head_items(head.grid, head.blocks(), a.blocks_per_item);
-    run_item(head, items, count_items(items) - left);
-    add_to_count(&progress.ended, 1);
+static bool run_next_item(const BackwardArgs& a, char* head_workspace, char* scratch) {
+  HeadProgress& progress = progress_of(a, head_workspace);
+  if (read_count(&progress.left) <= 0) return false;
+  const std::int64_t left = take_from_count(&progress.left);
+  if (left <= 0) return false;
+  if (left == 1) add_to_count(a.heads_left, -1);
+  const GradHead<V> head = grad_head<V>(a, progress.head, head_workspace, scratch);
+  const HeadItems items = head_items(head.grid, head.blocks(), a.blocks_per_item);
+  run_item(head, items, count_items(items) - left);
+  add_to_count(&progress.ended, 1);
+  return true;
+}
+
+/// The head workspace with the fewest workers of those that have work items left and fewer workers
+/// than its share; null: none. `first`: from which on it looks, so that two look at others first.
+static char* head_to_help(const BackwardArgs& a, std::int64_t first) {
+  const std::int64_t left = read_count(a.heads_left);
+  char* found = nullptr;
+  std::int64_t fewest = left > 0 ? (a.workers + left - 1) / left : 0;
+  for (std::int64_t x = 0; x < a.head_workspaces; ++x) {
+    char* const head_workspace = a.heads + (first + x) % a.head_workspaces * a.head_bytes;
+    const HeadProgress& progress = progress_of(a, head_workspace);
+    const std::int64_t workers = read_count(&progress.workers);
+    if (workers >= fewest || read_count(&progress.left) <= 0) continue;
+    fewest = workers;
+    found = head_workspace;
+  }
+  return found;
+}
+
+/// Takes work items of heads under way, one at a time, until all are taken. Helpers that stayed
+/// with a head until its end all met at the first that was begun: 16 heads of 1,024 tokens kept 32
+/// workers busy to 0.54.
+template <class V>
+static void help(const BackwardArgs& a, std::int64_t worker, char* scratch) {
+  while (read_count(a.heads_left) > 0) {
+    if (char* const head_workspace = head_to_help(a, worker + 1)) {
+      std::int64_t* const workers = &progress_of(a, head_workspace).workers;
+      add_to_count(workers, 1);
+      run_next_item<V>(a, head_workspace, scratch);
+      add_to_count(workers, -1);
+    } else {
+      let_others_run();
+    }
   }
 }
 
@@ -419,17 +457,15 @@ static void backward_head(const void* opaque, std::int64_t task, char* scratch) 
     }
     head.progress().head = task;
     head.progress().ended = 0;
+    add_to_count(&head.progress().workers, 1);
     set_count(&head.progress().left, items);
-    run_items<V>(a, head_workspace, scratch);
+    while (run_next_item<V>(a, head_workspace, scratch)) {
+    }
+    add_to_count(&head.progress().workers, -1);
     wait_for_count(&head.progress().ended, items);
     return;
   }
-  while (read_count(a.heads_left) > 0) {
-    for (std::int64_t x = 0; x < a.head_workspaces; ++x) {
-      run_items<V>(a, a.heads + (worker + 1 + x) % a.head_workspaces * a.head_bytes, scratch);
-    }
-    let_others_run();
-  }
+  help<V>(a, worker, scratch);
 }
 
 template <class V>

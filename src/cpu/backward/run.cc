@@ -201,6 +201,7 @@ void lay_out_heads(const AttentionParams& p, const BackwardKernel& kernel, std::
   args->head_workspaces =
       std::min({args->all_heads, std::int64_t{workers}, std::max<std::int64_t>(within, 1)});
   args->blocks_per_item = choose_blocks_per_item(p, kernel.width, workers);
+  args->workers = workers;
 }
 
 std::int32_t backward_workers(const AttentionKey& key, const Env& env,
@@ -271,7 +272,7 @@ void run_one_pass(const BackwardKernel& kernel, std::int32_t workers, const Pass
   if (args->blocks == 0) return;
   for (std::int64_t i = 0; i < args->head_workspaces; ++i) {
     char* const progress = args->heads + i * args->head_bytes + args->at_progress;
-    new (progress) HeadProgress{0, 0, 0};
+    new (progress) HeadProgress{};
   }
   std::int64_t heads_left = args->all_heads;
   args->heads_left = &heads_left;
