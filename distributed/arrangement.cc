@@ -85,7 +85,7 @@ HeadBytes head_bytes(const Whole& whole) {
   b.out = p.head_dim_v * size_of(p.dtype_out) + wide;
   b.gradient_q = p.head_dim_qk * wide;
   b.gradient_kv = (p.head_dim_qk + p.head_dim_v) * wide;
-  b.backward_q = b.q + p.head_dim_v * size_of(p.dtype_out) + 2 * wide;
+  b.backward_q = b.q + p.head_dim_v * size_of(whole.dtype_d_out()) + 2 * wide;
   return b;
 }
 
