@@ -5,20 +5,13 @@
 namespace regard::distributed {
 namespace {
 
-Status check_types(const AttentionRequest& r, const char* where) {
+Status check_views(const AttentionRequest& r, const char* where) {
   const std::pair<const char*, const TensorView*> main[] = {
       {"q", &r.q}, {"k", &r.k}, {"v", &r.v}, {"out", &r.out}};
   for (const auto& [name, view] : main) {
     if (view->device.type != DeviceType::kCpu) {
       return invalid(where, "device of ", name, " (", to_string(view->device.type),
                      ") must be cpu");
-    }
-    const Dtype d = view->dtype;
-    const bool is_wide =
-        d == Dtype::kF64 || d == Dtype::kF32 || d == Dtype::kBf16 || d == Dtype::kF16;
-    if (!is_wide && (view == &r.out || !is_f8(d))) {
-      return invalid(where, "dtype of ", name, " (", to_string(d),
-                     ") must be f64, f32, bf16 or f16", view == &r.out ? "" : ", or 8-bit floats");
     }
     if (view->rank != 4) {
       return invalid(where, "rank of ", name, " (", view->rank, ") must be 4");
@@ -87,7 +80,7 @@ Status check_tensors(const AttentionRequest& r, const char* where) {
   if (r.dropout_origin != DropoutOrigin{}) {
     return invalid(where, "dropout_origin (given) must be left out: ranks count from the whole");
   }
-  return check_types(r, where);
+  return check_views(r, where);
 }
 
 Status check_call(const PlanImpl& plan, const AttentionRequest& request, const Communicator& c,

@@ -112,6 +112,37 @@ TEST(Plan, RefusesByName) {
             "use p2p or all_gather; a2a+p2p needs a topology of at least 2x2, got 1x4");
 }
 
+TEST(Plan, ExplainRefusesFeaturesByName) {
+  const auto refusal = [](const char* text) {
+    distributed::Options options;
+    const AttentionParams p = params_of(text);
+    options.seqlen_q = p.seqlen_q;
+    options.seqlen_kv = p.seqlen_kv;
+    return distributed::explain(p, options, 4).status().message();
+  };
+  EXPECT_EQ(refusal("hq8 sq64 d8 mask"),
+            "[explain] attn_mask (given) must be left out: it is not divided among ranks");
+  for (const char* word :
+       {"bias", "lens", "segments", "paged", "scores=probs", "hadamard", "append", "amax", "packed",
+        "diag=seq causal", "saved grad", "callback"}) {
+    EXPECT_NE(refusal((std::string("hq8 sq64 d64 f32 ") + word).c_str())
+                  .find("must be left out: it is not divided among ranks"),
+              std::string::npos)
+        << word;
+  }
+  EXPECT_NE(refusal("hq8 sq64 d64 f8e4m3 quantized_probs").find("quantized_probs (given)"),
+            std::string::npos);
+  EXPECT_EQ(refusal("hq8 sq64 d64 f8e4m3 out=f8e4m3"),
+            "[explain] dtype of out (f8e4m3) must be f64, f32, bf16 or f16");
+  EXPECT_EQ(refusal("hq8 sq64 d64 f32 device=cuda"),
+            "[explain] device (cuda) must be cpu on ranks");
+  for (const char* text :
+       {"hq8 hkv2 sq64 d64 f8e4m3 descales softcap=3 causal diag=tl grad",
+        "hq8 sq64 skv32 d64 dv32 dropout=0.1 alibi sinks window=3,4 diag=br lse"}) {
+    EXPECT_EQ(refusal(text), "");
+  }
+}
+
 TEST(Plan, RanksThatDisagreeAreRefusedEverywhere) {
   Problem p;
   distributed::ThreadGroup group(3);
