@@ -42,7 +42,7 @@ def test_eight_bits_have_the_same_numbers():
 
 
 def test_keys_of_eight_bits_travel_as_such():
-    ranks.run(3, rank_programs.eight_bit_tensors)
+    ranks.run(3, rank_programs.eight_bit_messages)
 
 
 def test_dropout_is_that_of_one_rank_on_any_number_of_ranks():
