@@ -101,7 +101,7 @@ inline Tensors allocate(const Problem& p, std::int64_t rows_q, std::int64_t rows
   x.sinks = Tensor(Dtype::kF32, {p.hq});
   x.descales = Tensor(Dtype::kF32, {4});
   for (int which = 0; which < 4; ++which) {
-    static_cast<float*>(x.descales.view().data)[which] = 0.75F + 0.25F * static_cast<float>(which);
+    static_cast<float*>(x.descales.view().data)[which] = 0.75F + 0.5F * static_cast<float>(which);
   }
   for (std::int64_t h = 0; h < p.hq; ++h) {
     static_cast<float*>(x.slopes.view().data)[h] = 0.1F / static_cast<float>(h + 1);

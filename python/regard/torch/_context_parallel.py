@@ -195,7 +195,7 @@ class context_parallel:  # noqa: N801 - PyTorch's name
             rounded = rounding.rounded({"q": q, "k": k, "v": v}, call_policy(backends))
         out = q.new_empty((*q.shape[:3], v.shape[3]))
         keywords = {**rounding.keywords(rounded, q.dtype), "out": out}
-        made = self._plan(shape, words, *(x.tensor for x in rounded.values()), options, keywords)
+        made = self._plan(shape, words, rounded["q"].tensor, rounded["k"].tensor, rounded["v"].tensor, options, keywords)
         return RoundedCall(self._link, made, shape, options, rounding, rounded, out)
 
     def _plan(self, shape: Shape, words: str, q: Tensor, k: Tensor, v: Tensor, options: Options,

@@ -81,7 +81,7 @@ class Call:
         self.link, self.plan, self.options = link, plan, options
         self._keywords = {**keywords_of(_without_grad(options), shape.seed, shape.starts), **(more or {})}
 
-    def tensors(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    def tensors(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What is computed with, and kept for a backward."""
         return q, k, v
 

@@ -61,9 +61,9 @@ class RoundedCall(Call):
                  rounded: dict[str, Rounded], out: Tensor) -> None:
         super().__init__(link, plan, shape, options, rounding.keywords(rounded, out.dtype))
         self._rounding, self._out = rounding, out
-        self._codes = tuple(x.tensor for x in rounded.values())
+        self._codes = rounded["q"].tensor, rounded["k"].tensor, rounded["v"].tensor
 
-    def tensors(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    def tensors(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self._codes
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, policy: Any, **more: Any) -> tuple[Tensor, Tensor]:
