@@ -110,7 +110,8 @@ Expected<Plan> plan(Context& context, Communicator& communicator, const Attentio
 Expected<Plan> plan_agreed(int rank, int ranks, const AttentionRequest& request,
                            const Options& options);
 
-/// Writes out, and lse where present; each part runs with `launch`. `record`, where it is given,
+/// Writes out, and lse where present; each part runs with `launch`. The request's types, shapes and
+/// options are those of the plan's, or are refused. `record`, where it is given,
 /// receives what the rank sent, and when it computed and waited where it says so. An error of
 /// another rank, or one that does not answer within limits.timeout, is an error that names it and
 /// the step; outputs then hold no result.

@@ -1,5 +1,7 @@
 #include "distributed/plan_impl.h"
 
+#include <tuple>
+
 #include "distributed/text.h"
 
 namespace regard::distributed {
@@ -16,6 +18,27 @@ Status check_views(const AttentionRequest& r, const char* where) {
     if (view->rank != 4) {
       return invalid(where, "rank of ", name, " (", view->rank, ") must be 4");
     }
+  }
+  return {};
+}
+
+/// What is seen and edited is the plan's: a call with other options would compute neither.
+Status check_options(const AttentionParams& p, const AttentionOptions& o, const char* where) {
+  const std::int64_t right = o.is_causal ? 0 : o.window_right;
+  if (o.window_left != p.window_left || right != p.window_right) {
+    return invalid(where, "window (", o.window_left, ", ", right, ") must be the plan's, ",
+                   p.window_left, ", ", p.window_right);
+  }
+  if (o.diagonal != p.diagonal) {
+    return invalid(where, "diagonal (", to_string(o.diagonal), ") must be the plan's, ",
+                   to_string(p.diagonal));
+  }
+  for (const auto& [name, given, planned] :
+       {std::tuple("softcap", o.softcap, p.softcap),
+        std::tuple("dropout_p", o.dropout_p, p.dropout_p),
+        std::tuple("softmax_scale", o.softmax_scale.value_or(p.softmax_scale), p.softmax_scale)}) {
+    if (given == planned) continue;
+    return invalid(where, name, " (", given, ") must be the plan's, ", planned);
   }
   return {};
 }
@@ -91,6 +114,7 @@ Status check_call(const PlanImpl& plan, const AttentionRequest& request, const C
     return invalid(where, "ranks (", c.size(), ") must be the plan's, ", plan.whole.ranks);
   }
   const AttentionParams& p = plan.whole.params;
+  if (Status s = check_options(p, request.options, where); !s.ok()) return s;
   const std::int64_t rows_q =
       plan.is_decode ? plan.whole.options.seqlen_q : rows_of(plan.whole.pieces_q[rank]);
   const std::int64_t rows_kv = rows_of(plan.whole.pieces_kv[rank]);

@@ -73,7 +73,7 @@ def _median(call, barrier):
 
 
 def _processor_time(call, barrier):
-    """Seconds of a processor that a call takes while all ranks make it; what other programs take of it does not count."""
+    """Seconds of a core that a call takes while all ranks make it; what other programs take of it does not count."""
     barrier()
     count, begin, used = 0, time.perf_counter(), time.thread_time()
     while time.perf_counter() < begin + SPELL or count < 3:
@@ -192,7 +192,8 @@ def _measure(rank, size, store, queue, problem, shapes):
                         "agreement": max(_median(agree, barrier) - (size - 1) * quick[64], 1e-9)}))
         for comm, call in calls.items():
             taken[comm] += _times(call, barrier)
-    queue.put([{name: min(one[at][name] for one in rounds) for name in rounds[0][at]} for at in range(3)] + [taken, runs_first])
+    fastest = [{name: min(one[at][name] for one in rounds) for name in rounds[0][at]} for at in range(3)]
+    queue.put([*fastest, taken, runs_first])
     barrier()
 
 
@@ -235,6 +236,6 @@ def run():
                 worst = max(worst, ratio, 1 / ratio)
                 print(f"| {size} | {problem.length} | {comm} | {' | '.join(f'{each * 1e3:.2f}' for each in times)} | "
                       f"{ratio:.2f} |", flush=True)
-    print(f"worst {worst:.2f}, limit {LIMIT}" + ("" if runs_first else
-                                                 "; without real-time priority: other programs lengthen what is measured"))
+    note = "" if runs_first else "; without real-time priority: other programs lengthen what is measured"
+    print(f"worst {worst:.2f}, limit {LIMIT}{note}")
     return 0 if worst <= LIMIT else 1

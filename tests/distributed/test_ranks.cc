@@ -403,6 +403,27 @@ TEST(Plan, WhatRanksDoNotDivideIsRefusedInCallsToo) {
   EXPECT_EQ(masked.second.find("[distributed::attention] attn_mask"), 0U) << masked.second;
 }
 
+TEST(Plan, CallsHaveTheOptionsOfTheirPlan) {
+  Problem p;
+  p.options.window_left = 5;
+  p.options.diagonal = Diagonal::kTopLeft;
+  using Options = AttentionOptions;
+  const std::pair<const char*, std::function<void(Options*)>> changes[] = {
+      {"window (5, 0) must be the plan's, 5, -1", [](Options* o) { o->is_causal = true; }},
+      {"window (4, -1) must be the plan's", [](Options* o) { o->window_left = 4; }},
+      {"diagonal (bottom_right) must be the plan's, top_left",
+       [](Options* o) { o->diagonal = Diagonal::kBottomRight; }},
+      {"softcap (3", [](Options* o) { o->softcap = 3.0; }},
+      {"dropout_p (0.5", [](Options* o) { o->dropout_p = 0.5; }},
+      {"softmax_scale (2", [](Options* o) { o->softmax_scale = 2.0; }}};
+  for (const auto& [words, change] : changes) {
+    const auto refused = refusals_of(p, [&](AttentionRequest* r) { change(&r->options); });
+    EXPECT_EQ(refused.first, "") << words;
+    EXPECT_EQ(refused.second.find(std::string("[distributed::attention] ") + words), 0U)
+        << refused.second;
+  }
+}
+
 TEST(Attention, BackwardRefusesWhatItWouldIgnore) {
   Problem p;
   distributed::ThreadGroup group(1);
