@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "distributed/ring.h"
 #include "distributed/text.h"
@@ -11,6 +12,54 @@ namespace regard::distributed {
 namespace {
 
 using Layouts = std::vector<std::vector<Piece>>;
+
+constexpr FeatureSet kDivided = {Feature::kCausal,
+                                 Feature::kWindowLeft,
+                                 Feature::kWindowRight,
+                                 Feature::kDiagonalBottomRight,
+                                 Feature::kDiagonalOffset,
+                                 Feature::kSoftcap,
+                                 Feature::kScoreFunction,
+                                 Feature::kMaskFunction,
+                                 Feature::kDropout,
+                                 Feature::kAlibi,
+                                 Feature::kSinks,
+                                 Feature::kDescales,
+                                 Feature::kLse,
+                                 Feature::kNeedsGrad,
+                                 Feature::kDLse,
+                                 Feature::kDelta,
+                                 Feature::kGqa,
+                                 Feature::kHeadDimsDiffer,
+                                 Feature::kKvDtypesDiffer,
+                                 Feature::kSeqlenQGreaterKv,
+                                 Feature::kNonFiniteBehindMask};
+
+/// What ranks cannot compute together, by name.
+Status check_problem(const Whole& whole, const char* where) {
+  const AttentionParams& p = whole.params;
+  for (int f = 0; f < kFeatureCount; ++f) {
+    const auto feature = static_cast<Feature>(f);
+    if (!p.features.has(feature) || kDivided.has(feature)) continue;
+    if (feature == Feature::kPacked && whole.is_packed()) continue;
+    return invalid(where, to_string(feature),
+                   " (given) must be left out: it is not divided among ranks",
+                   feature == Feature::kPacked ? " without cu_seqlens of the whole" : "");
+  }
+  const std::pair<const char*, Dtype> types[] = {
+      {"q", p.dtype_q}, {"k", p.dtype_k}, {"v", p.dtype_v}, {"out", p.dtype_out}};
+  for (const auto& [name, d] : types) {
+    const bool is_out = &d == &types[3].second;
+    if (d == Dtype::kF64 || d == Dtype::kF32 || d == Dtype::kBf16 || d == Dtype::kF16) continue;
+    if (!is_out && is_f8(d)) continue;
+    return invalid(where, "dtype of ", name, " (", to_string(d), ") must be f64, f32, bf16 or f16",
+                   is_out ? "" : ", or 8-bit floats");
+  }
+  if (p.device.type != DeviceType::kCpu) {
+    return invalid(where, "device (", to_string(p.device.type), ") must be cpu on ranks");
+  }
+  return {};
+}
 
 Status make_documents(Whole* whole, const char* where) {
   const Options& o = whole->options;
@@ -85,7 +134,7 @@ HeadBytes head_bytes(const Whole& whole) {
   b.out = p.head_dim_v * size_of(p.dtype_out) + wide;
   b.gradient_q = p.head_dim_qk * wide;
   b.gradient_kv = (p.head_dim_qk + p.head_dim_v) * wide;
-  b.backward_q = b.q + p.head_dim_v * size_of(p.dtype_out) + 2 * wide;
+  b.backward_q = b.q + p.head_dim_v * size_of(whole.dtype_d_out()) + 2 * wide;
   return b;
 }
 
@@ -183,6 +232,7 @@ double seconds_of(const Whole& whole, const Arrangement& a, const Traffic& traff
 
 Status complete(Whole* whole, const char* where) {
   Options& o = whole->options;
+  if (Status s = check_problem(*whole, where); !s.ok()) return s;
   if (o.seqlen_q < 0 || o.seqlen_kv < 0) {
     return invalid(where, o.seqlen_q < 0 ? "seqlen_q (" : "seqlen_kv (",
                    std::min(o.seqlen_q, o.seqlen_kv), ") must be at least 0");

@@ -29,6 +29,10 @@ struct Whole {
   Dtype accumulates() const noexcept {
     return params.dtype_q == Dtype::kF64 ? Dtype::kF64 : Dtype::kF32;
   }
+  /// Of a backward: out's, unless q has 8-bit floats.
+  Dtype dtype_d_out() const noexcept {
+    return is_f8(params.dtype_q) ? params.dtype_d_out : params.dtype_out;
+  }
 };
 
 /// What one rank of a group has of the heads.

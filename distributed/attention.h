@@ -97,7 +97,8 @@ Expected<Plan> explain(const AttentionParams& params, const Options& options, in
 /// `request` holds this rank's rows: q [B,Hq,rows,Dqk], k [B,Hkv,rows,Dqk], v [B,Hkv,rows,Dv], out
 /// [B,Hq,rows,Dv], rows of all pieces in order. Packed sequences are the same ones in every batch
 /// entry, numbered by entry, then by place; alibi_slopes [sequences,Hq] have a row for each. Types
-/// are f64, f32, bf16 or f16. Diagonals and windows of its options are those of the whole sequence,
+/// are f64, f32, bf16 or f16, and of q, k and v f8e4m3 or f8e5m2, with descales [1], the same on
+/// every rank. Diagonals and windows of its options are those of the whole sequence,
 /// or of each packed sequence. Supported besides: softmax_scale, softcap, score_function and
 /// mask_function without captured tensors, alibi_slopes, sinks, dropout. Other tensors are refused
 /// by name.
@@ -109,7 +110,8 @@ Expected<Plan> plan(Context& context, Communicator& communicator, const Attentio
 Expected<Plan> plan_agreed(int rank, int ranks, const AttentionRequest& request,
                            const Options& options);
 
-/// Writes out, and lse where present; each part runs with `launch`. `record`, where it is given,
+/// Writes out, and lse where present; each part runs with `launch`. The request's types, shapes and
+/// options are those of the plan's, or are refused. `record`, where it is given,
 /// receives what the rank sent, and when it computed and waited where it says so. An error of
 /// another rank, or one that does not answer within limits.timeout, is an error that names it and
 /// the step; outputs then hold no result.

@@ -105,6 +105,7 @@ class Pair {
     o.window_right = sees_all ? kUnlimited : call_.visibility.right;
     o.diagonal = Diagonal::kOffset;
     o.needs_grad = o.d_lse = o.delta = false;
+    o.dtype_d_out = o.dtype_gradients = std::nullopt;
     o.tokens_q = o.tokens_kv = 0;
     // The first of the call's keys, counted in its document.
     const std::int64_t key = range_.begin - document_.kv_begin - padding();
@@ -185,6 +186,9 @@ Status add_forward(const PairCall& call, const HeldKeys& keys, QueryPart* part) 
   for (const HeadRun& run : call.runs) {
     Expected<AttentionGradRequest> request = pair.request(run);
     if (!request.ok()) return request.status();
+    request->descale_q = call.request.descale_q;
+    request->descale_k = call.request.descale_k;
+    request->descale_v = call.request.descale_v;
     const TensorView out = heads_of(part->out, run.q_begin, run.q_count);
     const TensorView lse = heads_of(part->lse, run.q_begin, run.q_count);
     if (part->is_empty) {
@@ -216,6 +220,7 @@ Status add_backward(const PairCall& call, const HeldKeys& keys, const QueryPart&
     Expected<AttentionGradRequest> request = pair.request(run);
     if (!request.ok()) return request.status();
     request->options.needs_grad = request->options.delta = true;
+    request->options.fp8_recipe = Fp8Recipe::kNone;  // the part's tensors are wide
     request->saved.kind = SavedContext::Kind::kLse;
     request->saved.stats = heads_of(part.lse, run.q_begin, run.q_count);
     request->delta = heads_of(part.delta, run.q_begin, run.q_count);

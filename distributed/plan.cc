@@ -43,76 +43,17 @@ std::string data_key_of(const AttentionRequest& request) {
   }
   if (request.alibi_slopes.present()) text += " alibi_slopes";
   if (request.sinks.present()) text += " sinks";
+  const std::pair<const char*, const TensorView*> descales[] = {
+      {" descale_q=", &request.descale_q},
+      {" descale_k=", &request.descale_k},
+      {" descale_v=", &request.descale_v}};
+  for (const auto& [name, view] : descales) {
+    if (!view->present()) continue;
+    char number[32];
+    std::snprintf(number, sizeof(number), "%.9g", double{*static_cast<const float*>(view->data)});
+    text += name + std::string(number);
+  }
   return text;
-}
-
-Status check_tensors(const AttentionRequest& r, const char* where) {
-  const std::pair<const char*, const TensorView*> refused[] = {
-      {"attn_mask", &r.attn_mask},
-      {"attn_bias", &r.attn_bias},
-      {"scores_out", &r.scores_out},
-      {"out_amax", &r.out_amax},
-      {"saved_stats", &r.saved_stats},
-      {"segment_ids_q", &r.segment_ids_q},
-      {"segment_ids_kv", &r.segment_ids_kv},
-      {"seqlens_q", &r.seqlens_q},
-      {"seqlens_kv", &r.seqlens_kv},
-      {"cache_leftpad", &r.cache_leftpad},
-      {"diagonal_offsets", &r.diagonal_offsets},
-      {"descale_q", &r.descale_q},
-      {"descale_k", &r.descale_k},
-      {"descale_v", &r.descale_v},
-      {"cu_seqlens_q", &r.cu_seqlens_q},
-      {"cu_seqlens_kv", &r.cu_seqlens_kv},
-      {"page_table", &r.page_table},
-      {"scales_q", &r.scales_q},
-      {"scales_k", &r.scales_k},
-      {"scales_v", &r.scales_v},
-      {"channel_scales_k", &r.channel_scales_k},
-      {"block_mask", &r.block_mask},
-      {"captured0", &r.captured0},
-      {"captured1", &r.captured1},
-      {"captured2", &r.captured2},
-      {"captured3", &r.captured3},
-      {"captured4", &r.captured4},
-      {"captured5", &r.captured5},
-      {"captured6", &r.captured6},
-      {"captured7", &r.captured7},
-      {"k_new", &r.k_new},
-      {"v_new", &r.v_new},
-      {"tree_mask", &r.tree_mask},
-      {"rotary_cos", &r.rotary_cos},
-      {"positions", &r.positions},
-      {"cache_batch_idx", &r.cache_batch_idx}};
-  for (const auto& [name, view] : refused) {
-    if (view->present()) {
-      return invalid(where, name, " (", to_string(*view),
-                     ") must be absent: it is not divided among ranks");
-    }
-  }
-  if (r.score_callback.edit != nullptr) {
-    return invalid(where, "score_callback (given) must be absent: use score_function");
-  }
-  if (r.dropout_origin != DropoutOrigin{}) {
-    return invalid(where, "dropout_origin (given) must be left out: ranks count from the whole");
-  }
-  const std::pair<const char*, const TensorView*> main[] = {
-      {"q", &r.q}, {"k", &r.k}, {"v", &r.v}, {"out", &r.out}};
-  for (const auto& [name, view] : main) {
-    if (view->device.type != DeviceType::kCpu) {
-      return invalid(where, "device of ", name, " (", to_string(view->device.type),
-                     ") must be cpu");
-    }
-    const Dtype d = view->dtype;
-    if (d != Dtype::kF64 && d != Dtype::kF32 && d != Dtype::kBf16 && d != Dtype::kF16) {
-      return invalid(where, "dtype of ", name, " (", to_string(d),
-                     ") must be f64, f32, bf16 or f16");
-    }
-    if (view->rank != 4) {
-      return invalid(where, "rank of ", name, " (", view->rank, ") must be 4");
-    }
-  }
-  return {};
 }
 
 struct Member {

@@ -1,16 +1,120 @@
 #include "distributed/plan_impl.h"
 
+#include <tuple>
+
 #include "distributed/text.h"
 
 namespace regard::distributed {
+namespace {
+
+Status check_views(const AttentionRequest& r, const char* where) {
+  const std::pair<const char*, const TensorView*> main[] = {
+      {"q", &r.q}, {"k", &r.k}, {"v", &r.v}, {"out", &r.out}};
+  for (const auto& [name, view] : main) {
+    if (view->device.type != DeviceType::kCpu) {
+      return invalid(where, "device of ", name, " (", to_string(view->device.type),
+                     ") must be cpu");
+    }
+    if (view->rank != 4) {
+      return invalid(where, "rank of ", name, " (", view->rank, ") must be 4");
+    }
+  }
+  return {};
+}
+
+/// What is seen and edited is the plan's: a call with other options would compute neither.
+Status check_options(const AttentionParams& p, const AttentionOptions& o, const char* where) {
+  const std::int64_t right = o.is_causal ? 0 : o.window_right;
+  if (o.window_left != p.window_left || right != p.window_right) {
+    return invalid(where, "window (", o.window_left, ", ", right, ") must be the plan's, ",
+                   p.window_left, ", ", p.window_right);
+  }
+  if (o.diagonal != p.diagonal) {
+    return invalid(where, "diagonal (", to_string(o.diagonal), ") must be the plan's, ",
+                   to_string(p.diagonal));
+  }
+  for (const auto& [name, given, planned] :
+       {std::tuple("softcap", o.softcap, p.softcap),
+        std::tuple("dropout_p", o.dropout_p, p.dropout_p),
+        std::tuple("softmax_scale", o.softmax_scale.value_or(p.softmax_scale), p.softmax_scale)}) {
+    if (given == planned) continue;
+    return invalid(where, name, " (", given, ") must be the plan's, ", planned);
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_tensors(const AttentionRequest& r, const char* where) {
+  const std::pair<const char*, const TensorView*> refused[] = {
+      {"attn_mask", &r.attn_mask},
+      {"attn_bias", &r.attn_bias},
+      {"scores_out", &r.scores_out},
+      {"out_amax", &r.out_amax},
+      {"saved_stats", &r.saved_stats},
+      {"segment_ids_q", &r.segment_ids_q},
+      {"segment_ids_kv", &r.segment_ids_kv},
+      {"seqlens_q", &r.seqlens_q},
+      {"seqlens_kv", &r.seqlens_kv},
+      {"cache_leftpad", &r.cache_leftpad},
+      {"diagonal_offsets", &r.diagonal_offsets},
+      {"cu_seqlens_q", &r.cu_seqlens_q},
+      {"cu_seqlens_kv", &r.cu_seqlens_kv},
+      {"page_table", &r.page_table},
+      {"scales_q", &r.scales_q},
+      {"scales_k", &r.scales_k},
+      {"scales_v", &r.scales_v},
+      {"channel_scales_k", &r.channel_scales_k},
+      {"block_mask", &r.block_mask},
+      {"captured0", &r.captured0},
+      {"captured1", &r.captured1},
+      {"captured2", &r.captured2},
+      {"captured3", &r.captured3},
+      {"captured4", &r.captured4},
+      {"captured5", &r.captured5},
+      {"captured6", &r.captured6},
+      {"captured7", &r.captured7},
+      {"k_new", &r.k_new},
+      {"v_new", &r.v_new},
+      {"tree_mask", &r.tree_mask},
+      {"rotary_cos", &r.rotary_cos},
+      {"positions", &r.positions},
+      {"cache_batch_idx", &r.cache_batch_idx}};
+  for (const auto& [name, view] : refused) {
+    if (view->present()) {
+      return invalid(where, name, " (", to_string(*view),
+                     ") must be absent: it is not divided among ranks");
+    }
+  }
+  const std::pair<const char*, const TensorView*> descales[] = {
+      {"descale_q", &r.descale_q}, {"descale_k", &r.descale_k}, {"descale_v", &r.descale_v}};
+  for (const auto& [name, view] : descales) {
+    if (!view->present() || view->num_elements() == 1) continue;
+    return invalid(where, name, " (", to_string(*view), ") must have one element on ranks");
+  }
+  if (r.options.quantize_probs) {
+    return invalid(where,
+                   "quantize_probs (true) must be false: ranks round probabilities of parts "
+                   "by other maxima than one rank");
+  }
+  if (r.score_callback.edit != nullptr) {
+    return invalid(where, "score_callback (given) must be absent: use score_function");
+  }
+  if (r.dropout_origin != DropoutOrigin{}) {
+    return invalid(where, "dropout_origin (given) must be left out: ranks count from the whole");
+  }
+  return check_views(r, where);
+}
 
 Status check_call(const PlanImpl& plan, const AttentionRequest& request, const Communicator& c,
                   const char* where) {
+  if (Status s = check_tensors(request, where); !s.ok()) return s;
   const auto rank = static_cast<std::size_t>(c.rank());
   if (c.size() != plan.whole.ranks) {
     return invalid(where, "ranks (", c.size(), ") must be the plan's, ", plan.whole.ranks);
   }
   const AttentionParams& p = plan.whole.params;
+  if (Status s = check_options(p, request.options, where); !s.ok()) return s;
   const std::int64_t rows_q =
       plan.is_decode ? plan.whole.options.seqlen_q : rows_of(plan.whole.pieces_q[rank]);
   const std::int64_t rows_kv = rows_of(plan.whole.pieces_kv[rank]);

@@ -23,6 +23,9 @@ struct PlanImpl {
   static const PlanImpl* of(const Plan& plan) { return plan.impl_.get(); }
 };
 
+/// What ranks cannot compute together, by name: of a plan's request, and of each call's.
+Status check_tensors(const AttentionRequest& request, const char* where);
+
 /// A call's tensors must be those of the plan.
 Status check_call(const PlanImpl& plan, const AttentionRequest& request, const Communicator& c,
                   const char* where);

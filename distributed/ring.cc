@@ -233,10 +233,17 @@ Status compute_gradients(const Ring& ring, const Block& block, const std::vector
       const TensorView k = rows_of(block.keys[y].k, begin, range.length);
       const TensorView v = rows_of(block.keys[y].v, begin, range.length);
       const Dtype dtype = ring.call.accumulates;
-      const Tensor wide_k(dtype, {k.shape[0], k.shape[1], k.shape[2], k.shape[3]});
-      const Tensor wide_v(dtype, {v.shape[0], v.shape[1], v.shape[2], v.shape[3]});
-      if (Status s = convert(ring.call.execution, k, wide_k.view()); !s.ok()) return s;
-      if (Status s = convert(ring.call.execution, v, wide_v.view()); !s.ok()) return s;
+      const auto like = [&](const TensorView& of) {
+        return Tensor::uninitialized(dtype, {of.shape[0], of.shape[1], of.shape[2], of.shape[3]});
+      };
+      const Tensor wide_k = like(k), wide_v = like(v);
+      const AttentionRequest& r = ring.call.request;
+      if (Status s = dequantize(ring.call.execution, k, r.descale_k, wide_k.view()); !s.ok()) {
+        return s;
+      }
+      if (Status s = dequantize(ring.call.execution, v, r.descale_v, wide_v.view()); !s.ok()) {
+        return s;
+      }
       keys.k = wide_k.view();
       keys.v = wide_v.view();
       for (const QueryPart& part : parts) {

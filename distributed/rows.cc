@@ -1,5 +1,6 @@
 #include "distributed/rows.h"
 
+#include <array>
 #include <cstring>
 
 #include "distributed/buffers.h"
@@ -153,6 +154,33 @@ Status convert(const Execution& execution, const TensorView& from, const TensorV
     lse.strides[x] = 0;
   }
   return merge_states(execution.context, {{from, lse}}, to, {}, execution.launch);
+}
+
+Status dequantize(const Execution& execution, const TensorView& from, const TensorView& descale,
+                  const TensorView& to) {
+  const float factor = descale.present() ? *static_cast<const float*>(descale.data) : 1.0F;
+  if (is_f8(from.dtype)) {
+    std::array<float, 256> numbers;
+    for (std::size_t x = 0; x < numbers.size(); ++x) {
+      const auto code = static_cast<std::uint8_t>(x);
+      numbers[x] =
+          factor * (from.dtype == Dtype::kF8E4M3 ? f32_from_f8e4m3(code) : f32_from_f8e5m2(code));
+    }
+    auto* next = static_cast<float*>(to.data);
+    for_each_run(from, [&](const std::byte* at, std::int64_t run) {
+      for (std::int64_t x = 0; x < run; ++x) *next++ = numbers[std::to_integer<std::size_t>(at[x])];
+    });
+    return {};
+  }
+  if (Status s = convert(execution, from, to); !s.ok() || !descale.present()) return s;
+  for (std::int64_t x = 0; x < to.num_elements(); ++x) {
+    if (to.dtype == Dtype::kF64) {
+      static_cast<double*>(to.data)[x] *= double{factor};
+    } else {
+      static_cast<float*>(to.data)[x] *= factor;
+    }
+  }
+  return {};
 }
 
 }  // namespace regard::distributed

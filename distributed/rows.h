@@ -52,7 +52,11 @@ struct Execution {
   Launch launch;
 };
 
-/// Copies between types, each element rounded once.
+/// Copies between types, each element rounded once; not from 8-bit floats to others.
 Status convert(const Execution& execution, const TensorView& from, const TensorView& to);
+/// The numbers that `from` stands for, 8-bit floats too, as dense f32 or f64: its elements times
+/// `descale`, f32 [1], where that is present.
+Status dequantize(const Execution& execution, const TensorView& from, const TensorView& descale,
+                  const TensorView& to);
 
 }  // namespace regard::distributed

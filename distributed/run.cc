@@ -223,7 +223,9 @@ Status prepare(const Call& call, const AttentionGradRequest& r, Prepared* p) {
   };
   p->d_out = like(r.d_out);
   const Tensor out = like(r.out);
-  if (Status s = convert(call.execution(), r.d_out, p->d_out.view()); !s.ok()) return s;
+  if (Status s = dequantize(call.execution(), r.d_out, r.descale_d_out, p->d_out.view()); !s.ok()) {
+    return s;
+  }
   if (Status s = convert(call.execution(), r.out, out.view()); !s.ok()) return s;
   p->delta = Tensor(wide, {r.q.shape[0], r.q.shape[1], r.q.shape[2]});
   p->d_sinks.assign(static_cast<std::size_t>(r.q.shape[1]), 0.0);
@@ -276,7 +278,7 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
   const std::pair<const TensorView*, const Tensor*> results[] = {
       {&r.d_q, &d_q}, {&r.d_k, &d_k}, {&r.d_v, &d_v}};
   if (!call.has_group()) {
-    if (Status s = convert(call.execution(), r.q, q.view()); !s.ok()) return s;
+    if (Status s = dequantize(call.execution(), r.q, r.descale_q, q.view()); !s.ok()) return s;
     if (Status s = backward(
             call.ring(q.view(), r.k, r.v), &call.messages(),
             {p.d_out.view(), r.saved.stats, p.delta.view(), d_q.view(), d_k.view(), d_v.view()});
@@ -306,8 +308,13 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
       !s.ok()) {
     return s;
   }
-  if (Status s = convert(call.execution(), narrow.view(), q.view()); !s.ok()) return s;
-  if (Status s = convert(call.execution(), narrow_d.view(), d_out.view()); !s.ok()) return s;
+  if (Status s = dequantize(call.execution(), narrow.view(), r.descale_q, q.view()); !s.ok()) {
+    return s;
+  }
+  if (Status s = dequantize(call.execution(), narrow_d.view(), r.descale_d_out, d_out.view());
+      !s.ok()) {
+    return s;
+  }
   if (Status s =
           backward(call.ring(q.view(), k.view(), v.view()), &call.messages(),
                    {d_out.view(), lse.view(), delta.view(), d_q.view(), d_k.view(), d_v.view()});
@@ -332,6 +339,34 @@ Status backward_call(const Call& call, const AttentionGradRequest& r) {
     if (Status s = convert(call.execution(), from->view(), *to); !s.ok()) return s;
   }
   write_sinks(r, p);
+  return {};
+}
+
+/// What a backward is given beside the tensors of its forward.
+Status check_gradients(const Whole& whole, const AttentionGradRequest& r, const char* where) {
+  const TensorView& lse = r.saved.stats;
+  if (r.saved.kind != SavedContext::Kind::kLse || lse.rank != 3 ||
+      lse.dtype != whole.accumulates()) {
+    return invalid(where, "saved.stats (", to_string(lse), ") must be the forward's lse, ",
+                   to_string(whole.accumulates()), " [B,Hq,rows]");
+  }
+  if (r.d_out.rank != 4 || r.d_out.dtype != whole.dtype_d_out()) {
+    return invalid(where, "d_out (", to_string(r.d_out), ") must have out's shape, and be ",
+                   to_string(whole.dtype_d_out()));
+  }
+  if (r.descale_d_out.present() && r.descale_d_out.num_elements() != 1) {
+    return invalid(where, "descale_d_out (", to_string(r.descale_d_out),
+                   ") must have one element on ranks");
+  }
+  const std::pair<const char*, const TensorView*> refused[] = {
+      {"scales_d_out", &r.scales_d_out},
+      {"gradient_scales", &r.gradient_scales},
+      {"gradient_amax", &r.gradient_amax},
+      {"d_bias", &r.d_bias}};
+  for (const auto& [name, view] : refused) {
+    if (!view->present()) continue;
+    return invalid(where, name, " (", to_string(*view), ") must be absent on ranks");
+  }
   return {};
 }
 
@@ -362,15 +397,7 @@ Status attention_backward(Context& context, Communicator& communicator, const Pl
   }
   const PlanImpl& impl = *made;
   if (Status s = check_call(impl, request, communicator, kWhere); !s.ok()) return s;
-  const TensorView& lse = request.saved.stats;
-  if (request.saved.kind != SavedContext::Kind::kLse || lse.rank != 3 ||
-      lse.dtype != impl.whole.accumulates()) {
-    return invalid(kWhere, "saved.stats (", to_string(lse), ") must be the forward's lse, ",
-                   to_string(impl.whole.accumulates()), " [B,Hq,rows]");
-  }
-  if (request.d_out.rank != 4 || request.d_out.dtype != request.out.dtype) {
-    return invalid(kWhere, "d_out (", to_string(request.d_out), ") must have out's shape and type");
-  }
+  if (Status s = check_gradients(impl.whole, request, kWhere); !s.ok()) return s;
   Messages messages(communicator, impl.whole.options.limits, kWhere, record);
   return backward_call(Call({context, launch}, impl, request, &messages), request);
 } catch (const std::bad_alloc&) {

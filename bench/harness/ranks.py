@@ -4,6 +4,8 @@ A rank computes one block at a time and sends at the same time, unless its proce
 (`overlap`). Kernel times are given; a message takes a latency and its bytes over a bandwidth, of
 two levels: within a node, and between nodes, where the ranks of a node share one link. Passes over
 memory are counted as distributed/run.cc and distributed/ring.cc make them, at one rate (`copies`).
+Ranks that share cores take turns (`cores`): one that computes keeps its core until it waits for a
+message, so three ranks on two cores take as long as four.
 """
 
 from dataclasses import dataclass, field
@@ -38,6 +40,7 @@ class Network:
     joins: float = 1.3e9  # bytes of sums a second that become results of another type
     shared: bool = True  # ranks of a node share its link; False where `bandwidth` is what each of them has
     agreement: float = 0.0  # seconds of what every call does beside: all ranks agree on it, and compute nothing
+    cores: int = 0  # that all ranks share; 0: each rank has its own. Latency and bandwidth are those of shared cores
 
     def level(self, a, b):
         return np.asarray(np.asarray(a) // self.node != np.asarray(b) // self.node, int)
@@ -47,6 +50,10 @@ class Network:
         latency, bandwidth = np.take(self.latency, level), np.take(self.bandwidth, level)
         sharing = sharing if self.shared else 1
         return latency + size * np.where(level == 1, sharing, 1) / bandwidth
+
+    def crowd(self, ranks):
+        """How many ranks there are for each core, at least 1: so many times as long all of them take together."""
+        return max(1.0, ranks / self.cores) if self.cores else 1.0
 
 
 @dataclass
@@ -89,16 +96,52 @@ def _blocks(problem, ranks, kernel, heads):
     return seconds + diagonal * kernel(rows, rows, *heads, True) if problem.causal else seconds
 
 
-def _ring(times, block, hop, network):
-    """Ends of a ring's steps: [step, rank]. hop: seconds of a block's way from each rank to the next.
+def _in_turns(seconds, cores):
+    """When the last of some ranks has computed, each for its seconds, on cores that they keep until then; those that
+    compute longest begin."""
+    if not cores or len(seconds) <= cores:
+        return float(np.max(seconds))
+    free = np.zeros(cores)
+    for each in sorted(seconds, reverse=True):
+        free[free.argmin()] += each
+    return float(free.max())
+
+
+def _ring_in_turns(jobs, cores):
+    """Ends of a ring's steps, [step, rank], of ranks that share `cores`. jobs[step, rank]: seconds of a core. A step
+    needs the block that the rank before sends as it begins its own step before."""
+    steps, ranks = jobs.shape
+    begun, done = np.full((steps, ranks), np.inf), np.zeros((steps, ranks))
+    free, last, next_step = np.zeros(cores), [-1] * cores, np.zeros(ranks, int)
+    while next_step.min() < steps:
+        ready = np.full(ranks, np.inf)
+        for rank, step in enumerate(next_step):
+            if step < steps:
+                ready[rank] = max(done[step - 1, rank], begun[step - 1, rank - 1]) if step else 0.0
+        core = int(free.argmin())
+        keeps = last[core] if last[core] >= 0 and ready[last[core]] <= free[core] else int(ready.argmin())
+        step = next_step[keeps]
+        begun[step, keeps] = max(free[core], ready[keeps])
+        done[step, keeps] = free[core] = begun[step, keeps] + jobs[step, keeps]
+        last[core] = keeps
+        next_step[keeps] += 1
+    return done
+
+
+def _ring(times, block, hop, network, cores=0):
+    """Ends of a ring's steps: [step, rank]. hop: seconds of a block's way from each rank to the next; cores: that the
+    ring's ranks share, where there are fewer.
 
     A rank has two buffers: it receives the block of the next step while it computes with this one. Before a step
     computes, its block is packed for the next rank.
     """
     ranks = len(times)
-    packing = block / network.copies
+    at, packing = np.arange(ranks), block / network.copies
+    if cores and ranks > cores:  # messages are copied by the ranks' cores, too
+        step = at[:, None]
+        moved = np.where(step > 0, np.roll(hop, 1) * cores / ranks, 0) + np.where(step + 1 < ranks, packing, 0)
+        return _ring_in_turns(moved + times[at, (at - step) % ranks], cores)
     arrived, done, link = np.zeros(ranks), np.zeros((ranks, ranks)), np.zeros(ranks)
-    at = np.arange(ranks)
     for step in range(ranks):
         if step:
             free = done[step - 2] if step > 1 else np.zeros(ranks)
@@ -163,11 +206,11 @@ def _p2p(problem, ranks, network, kernel, heads=None, stride=1):
     block = int(rows * (pair + (gradients if problem.backward else 0)) * share)
     at = np.arange(ranks) * stride
     hop = network.message(block, network.level(at, np.roll(at, -1)), sharing=min(stride, network.node))
-    done = _ring(times, block, hop, network)
+    done = _ring(times, block, hop, network, max(1, network.cores // stride) if network.cores else 0)
     home = float(hop.max()) if problem.backward and ranks > 1 else 0.0  # gradients return to their owner
     hops = ranks - 1 + (1 if problem.backward and ranks > 1 else 0)
     load = times.sum(axis=1)
-    home += _result_passes(problem, rows * heads[0], network, copies=stride == 1)
+    home += network.crowd(ranks * stride) * _result_passes(problem, rows * heads[0], network, copies=stride == 1)
     return Result(float(done[-1].max()) + home, float(load.max()), float(load.max() / load.mean()), hops,
                   hops * block, int(_own_bytes(problem, rows) * share) + 2 * block,
                   steps=done[:, int(done[-1].argmax())].tolist())
@@ -178,16 +221,16 @@ def _gathered(problem, ranks, network, kernel):
     rows = -(-problem.length // ranks)
     _, pair, gradients = row_bytes(problem)
     packed = (ranks - 1) * rows * pair / network.copies  # a message for each rank
-    moved = _all_to_all(rows * pair, ranks, network) + packed
-    moved += _result_passes(problem, rows * problem.heads_q, network)
+    passes = packed + _result_passes(problem, rows * problem.heads_q, network)
+    moved = _all_to_all(rows * pair, ranks, network) + network.crowd(ranks) * passes
     sent, messages, memory = (ranks - 1) * rows * pair, ranks - 1, problem.length * pair
     if problem.backward:  # partial gradients go to the owner of the keys
         moved += _all_to_all(rows * gradients, ranks, network)
         sent += (ranks - 1) * rows * gradients
         messages += ranks - 1
         memory += problem.length * gradients
-    return Result(moved + float(load.max()), float(load.max()), float(load.max() / load.mean()), messages, sent,
-                  _own_bytes(problem, rows) + memory)
+    return Result(moved + _in_turns(load, network.cores), float(load.max()), float(load.max() / load.mean()), messages,
+                  sent, _own_bytes(problem, rows) + memory)
 
 
 def _result_passes(problem, rows, network, copies=True):
@@ -206,7 +249,7 @@ def _swapped(problem, ranks, rows):
     """Bytes to each other rank, before and after the kernel, where heads are divided among `ranks`: those of the rank
     with most heads."""
     size, wide = SIZES[problem.dtype], 8 if problem.dtype == "f64" else 4
-    heads_q, heads_kv = _divided(problem, ranks)  # fewer heads of keys than ranks: each is sent to several
+    heads_q, heads_kv = max(_divided(problem, ranks))  # fewer heads of keys than ranks: each is sent to several
     q, pair = rows * heads_q * problem.dim * size, rows * 2 * heads_kv * problem.dim * size
     out = rows * heads_q * (problem.dim * size + wide)  # and lse
     if problem.backward:  # q, k, v, the gradient of out, lse and delta; then gradients of q, k and v
@@ -215,32 +258,36 @@ def _swapped(problem, ranks, rows):
     return q + pair, out
 
 
-def _exchanged(before, after, ranks, network):
-    """Seconds of both exchanges, one message each to every other rank: each part is packed, and put
-    where its rows belong."""
-    copied = 2 * ranks * (before + after) / network.copies if ranks > 1 else 0.0
+def _exchanged(before, after, ranks, network, all_ranks):
+    """Seconds of both exchanges of groups of `ranks`, one message each to every other rank: each part is packed, and
+    put where its rows belong."""
+    copied = network.crowd(all_ranks) * 2 * ranks * (before + after) / network.copies if ranks > 1 else 0.0
     return _all_to_all(before, ranks, network) + _all_to_all(after, ranks, network) + copied
 
 
 def _divided(problem, ranks):
-    """Query and key heads of the rank that has most: groups of query heads stay together where there are as many key
-    heads as ranks."""
+    """(query heads, key heads) of each rank: groups of query heads stay together where there are as many key heads as
+    ranks."""
     group = problem.heads_q // problem.heads_kv
+
+    def parts(heads):
+        return [heads * (rank + 1) // ranks - heads * rank // ranks for rank in range(ranks)]
+
     if problem.heads_kv >= ranks:
-        heads_kv = -(-problem.heads_kv // ranks)
-        return heads_kv * group, heads_kv
-    heads_q = -(-problem.heads_q // ranks)
-    return heads_q, -(-heads_q // group)
+        return [(heads_kv * group, heads_kv) for heads_kv in parts(problem.heads_kv)]
+    return [(heads_q, -(-heads_q // group)) for heads_q in parts(problem.heads_q)]
 
 
 def _heads(problem, ranks, network, kernel):
     rows = -(-problem.length // ranks)
     before, after = _swapped(problem, ranks, rows)
-    heads = _divided(problem, ranks)
+    shares = _divided(problem, ranks)
+    heads = max(shares)
     compute = kernel(problem.length, problem.length, *heads, problem.causal)
-    moved = _exchanged(before, after, ranks, network) + _result_passes(
+    moved = _exchanged(before, after, ranks, network, ranks) + network.crowd(ranks) * _result_passes(
         problem, problem.length * heads[0], network, copies=False)
-    return Result(moved + compute, compute, heads[0] * ranks / problem.heads_q, 2 * (ranks - 1),
+    computed = _in_turns([compute * heads_q / heads[0] for heads_q, _ in shares], network.cores)
+    return Result(moved + computed, compute, heads[0] * ranks / problem.heads_q, 2 * (ranks - 1),
                   (ranks - 1) * (before + after), 2 * _own_bytes(problem, rows))
 
 
@@ -248,10 +295,10 @@ def _hybrid(problem, ranks, network, kernel):
     inner, groups = network.node, ranks // network.node
     rows = -(-problem.length // ranks)
     before, after = _swapped(problem, inner, rows)
-    heads = _divided(problem, inner)
+    heads = max(_divided(problem, inner))
     ring = _p2p(problem, groups, network, kernel, heads, stride=inner)
     ring.balance *= heads[0] * inner / problem.heads_q
-    moved = _exchanged(before, after, inner, network)
+    moved = _exchanged(before, after, inner, network, ranks)
     ring.seconds += moved
     ring.messages += 2 * (inner - 1)
     ring.sent += (inner - 1) * (before + after)

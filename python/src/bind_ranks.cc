@@ -203,6 +203,7 @@ nb::object attend(const RankPlan& plan, const nb::object& link, const nb::object
 /// What the backward of a call on ranks writes.
 struct RankGradients {
   AttentionGradRequest request;
+  Dtype dtype = Dtype::kF32;  // of d_q, d_k and d_v
   nb::object d_q, d_k, d_v, d_sinks;
 };
 
@@ -214,9 +215,10 @@ RankGradients make_rank_gradients(Call* call, PyObject* d_out, PyObject* lse) {
   r.saved.stats = call->inputs().any_view(array_from(lse, "lse"), "lse");
   r.saved.kind = SavedContext::Kind::kLse;
   r.saved.rng_seed = r.rng_seed;
-  r.d_q = call->make_rows(r.q.shape, r.q.dtype, &made.d_q);
-  r.d_k = call->make_rows(r.k.shape, r.k.dtype, &made.d_k);
-  r.d_v = call->make_rows(r.v.shape, r.v.dtype, &made.d_v);
+  made.dtype = r.options.dtype_gradients.value_or(default_dtype_out(r.q.dtype));
+  r.d_q = call->make_rows(r.q.shape, made.dtype, &made.d_q);
+  r.d_k = call->make_rows(r.k.shape, made.dtype, &made.d_k);
+  r.d_v = call->make_rows(r.v.shape, made.dtype, &made.d_v);
   if (r.sinks.present()) {
     const npy_intp heads[1] = {static_cast<npy_intp>(r.sinks.shape[0])};
     r.d_sinks = call->make_output(1, heads, Dtype::kF32, &made.d_sinks);
@@ -230,9 +232,12 @@ nb::object attend_backward(const RankPlan& plan, const nb::object& link, const n
                            const std::optional<nb::list>& activities) {
   if (saved.size() != 5) raise_value("saved must be a tuple of q, k, v, out and lse");
   const nb::object q = saved[0], k = saved[1], v = saved[2], out = saved[3], lse = saved[4];
-  Call call(rank_arguments({{kQ, q}, {kK, k}, {kV, v}, {kOut, out}}, keywords),
-            Call::Purpose::kBackward);
+  const Arguments arguments = rank_arguments({{kQ, q}, {kK, k}, {kV, v}, {kOut, out}}, keywords);
+  Call call(arguments, Call::Purpose::kBackward);
   RankGradients made = make_rank_gradients(&call, d_out.ptr(), lse.ptr());
+  if (PyObject* const given = arguments.given(kDescaleDOut)) {
+    made.request.descale_d_out = call.inputs().number_or_numbers(given, "descale_d_out", "1, [1]");
+  }
   RecordedActivities recorded(activities);
   run_on_ranks(&call, link, [&](Context& context, auto& communicator, const Launch& launch) {
     return distributed::attention_backward(context, communicator, plan.plan, made.request,
@@ -241,9 +246,9 @@ nb::object attend_backward(const RankPlan& plan, const nb::object& link, const n
   recorded.hand_over();
   const nb::object d_sinks =
       made.d_sinks.is_valid() ? call.as_callers_kind(made.d_sinks, Dtype::kF32) : nb::none();
-  return nb::make_tuple(call.as_callers_kind(made.d_q, made.request.q.dtype),
-                        call.as_callers_kind(made.d_k, made.request.k.dtype),
-                        call.as_callers_kind(made.d_v, made.request.v.dtype), d_sinks);
+  return nb::make_tuple(call.as_callers_kind(made.d_q, made.dtype),
+                        call.as_callers_kind(made.d_k, made.dtype),
+                        call.as_callers_kind(made.d_v, made.dtype), d_sinks);
 }
 
 /// The pieces of each rank: [(first position, length), ...].

@@ -76,6 +76,31 @@ def test_heads_that_ranks_do_not_divide_are_those_of_the_slowest():
         kernel(PROBLEM.length, PROBLEM.length, 3, 1, True))
 
 
+def test_ranks_that_share_cores_take_turns():
+    """On two cores three ranks take as long as four; in a ring one goes on where another waits for its block."""
+    problem = replace(PROBLEM, heads_q=12, heads_kv=12, length=3 << 10, causal=False)
+    whole, two = kernel(3 << 10, 3 << 10, 12, 12, False), replace(FREE, cores=2)
+    took = {(name, size): ranks.simulate(name, problem, size, two, kernel).seconds / whole
+            for name in ("p2p", "all_gather", "a2a") for size in (2, 3, 4)}
+    for name in ("p2p", "all_gather", "a2a"):
+        assert took[name, 2] == pytest.approx(1 / 2)
+        assert took[name, 4] == pytest.approx(1 / 2)
+    assert took["all_gather", 3] == took["a2a", 3] == pytest.approx(2 / 3)
+    assert took["p2p", 3] == pytest.approx(5 / 9)  # nine blocks, five at a time of two cores
+    uneven = replace(problem, heads_q=8, heads_kv=8)  # 2, 3 and 3 heads
+    assert ranks.simulate("a2a", uneven, 3, two, kernel).seconds == pytest.approx(
+        kernel(3 << 10, 3 << 10, 5, 5, False))
+    in_groups = replace(problem, heads_q=8, heads_kv=4)  # 2, 2 and 4 heads: both cores compute four
+    assert ranks.simulate("a2a", in_groups, 3, two, kernel).seconds == pytest.approx(
+        kernel(3 << 10, 3 << 10, 4, 2, False))
+    slow = replace(two, copies=1e6)  # passes over memory take turns, too
+    rows, of_q = (3 << 10) // 4, 12 * 64 * 4
+    gathered = ranks.simulate("all_gather", problem, 4, slow, kernel).seconds - whole / 2
+    assert gathered == pytest.approx(2 * (3 * 2 + 2) * rows * of_q / 1e6)
+    halves = replace(two, node=2)  # two rings of two ranks, a core each
+    assert ranks.simulate("a2a+p2p", problem, 4, halves, kernel).seconds == pytest.approx(whole / 2)
+
+
 def test_the_link_of_a_node_is_shared():
     near = ranks.Network(node=4, latency=(0.0, 0.0), bandwidth=(1e9, 1e9))
     assert ranks._all_to_all(1e9, 8, replace(near, shared=False)) == pytest.approx(7.0)

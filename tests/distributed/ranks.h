@@ -27,18 +27,22 @@ struct Problem {
   AttentionOptions options;
   std::int64_t diagonal_offset = 0;
   bool alibi = false, sinks = false;
+  bool descales = false;                  // of q, k, v and d_out
   std::vector<std::int64_t> cu_q, cu_kv;  // packed
   std::uint64_t seed = 1;
 };
 
 /// Tensors of one problem or one rank's part.
 struct Tensors {
-  Tensor q, k, v, out, lse, d_out, d_q, d_k, d_v, d_sinks, slopes, sinks, cu_q, cu_kv;
+  Tensor q, k, v, out, lse, d_out, d_q, d_k, d_v, d_sinks, slopes, sinks, cu_q, cu_kv, descales;
 
   /// Of packed sequences on one rank: [Hq,total_q].
   TensorView lse_of_rows() const {
     const TensorView& view = lse.view();
     return make_view(view.data, view.dtype, {view.shape[1], view.shape[2]});
+  }
+  TensorView descale(int which) const {
+    return make_view(static_cast<const float*>(descales.view().data) + which, Dtype::kF32, {1});
   }
   AttentionGradRequest request(const Problem& p, bool whole) const {
     AttentionGradRequest r;
@@ -49,6 +53,11 @@ struct Tensors {
     r.lse = lse.view();
     if (p.alibi) r.alibi_slopes = slopes.view();
     if (p.sinks) r.sinks = sinks.view();
+    if (p.descales) {
+      r.descale_q = descale(0);
+      r.descale_k = descale(1);
+      r.descale_v = descale(2);
+    }
     r.options = p.options;
     r.diagonal_offset = p.diagonal_offset;
     r.rng_seed = r.saved.rng_seed = p.seed;
@@ -64,6 +73,7 @@ struct Tensors {
     r.saved.kind = SavedContext::Kind::kLse;
     r.saved.stats = r.lse;
     r.d_out = d_out.view();
+    if (p.descales) r.descale_d_out = descale(3);
     r.d_q = d_q.view();
     r.d_k = d_k.view();
     r.d_v = d_v.view();
@@ -75,20 +85,24 @@ struct Tensors {
 inline Dtype wide_of(Dtype dtype) { return dtype == Dtype::kF64 ? dtype : Dtype::kF32; }
 
 inline Tensors allocate(const Problem& p, std::int64_t rows_q, std::int64_t rows_kv) {
-  const Dtype t = p.dtype;
+  const Dtype t = is_f8(p.dtype) ? Dtype::kF32 : p.dtype;  // of results and gradients
   Tensors x;
-  x.q = Tensor(t, {p.batch, p.hq, rows_q, p.d});
-  x.k = Tensor(t, {p.batch, p.hkv, rows_kv, p.d});
-  x.v = Tensor(t, {p.batch, p.hkv, rows_kv, p.dv});
+  x.q = Tensor(p.dtype, {p.batch, p.hq, rows_q, p.d});
+  x.k = Tensor(p.dtype, {p.batch, p.hkv, rows_kv, p.d});
+  x.v = Tensor(p.dtype, {p.batch, p.hkv, rows_kv, p.dv});
   x.out = Tensor(t, {p.batch, p.hq, rows_q, p.dv});
   x.lse = Tensor(wide_of(t), {p.batch, p.hq, rows_q});
-  x.d_out = Tensor(t, {p.batch, p.hq, rows_q, p.dv});
+  x.d_out = Tensor(p.options.dtype_d_out.value_or(t), {p.batch, p.hq, rows_q, p.dv});
   x.d_q = Tensor(t, {p.batch, p.hq, rows_q, p.d});
   x.d_k = Tensor(t, {p.batch, p.hkv, rows_kv, p.d});
   x.d_v = Tensor(t, {p.batch, p.hkv, rows_kv, p.dv});
   x.d_sinks = Tensor(Dtype::kF32, {p.hq});
   x.slopes = Tensor(Dtype::kF32, {p.hq});
   x.sinks = Tensor(Dtype::kF32, {p.hq});
+  x.descales = Tensor(Dtype::kF32, {4});
+  for (int which = 0; which < 4; ++which) {
+    static_cast<float*>(x.descales.view().data)[which] = 0.75F + 0.5F * static_cast<float>(which);
+  }
   for (std::int64_t h = 0; h < p.hq; ++h) {
     static_cast<float*>(x.slopes.view().data)[h] = 0.1F / static_cast<float>(h + 1);
     static_cast<float*>(x.sinks.view().data)[h] = 0.3F * static_cast<float>(h) - 0.2F;
@@ -114,7 +128,15 @@ inline void fill(const TensorView& view, std::uint64_t seed) {
     static_cast<double*>(exact.view().data)[x] = normal(random);
   }
   check(distributed::convert(default_context(), exact.view(), coarse.view()));
-  check(distributed::convert(default_context(), coarse.view(), view));
+  if (!is_f8(view.dtype)) {
+    check(distributed::convert(default_context(), coarse.view(), view));
+    return;
+  }
+  for (std::int64_t x = 0; x < view.num_elements(); ++x) {
+    const float number = f32_from_bf16(static_cast<const std::uint16_t*>(coarse.view().data)[x]);
+    static_cast<std::uint8_t*>(view.data)[x] =
+        view.dtype == Dtype::kF8E4M3 ? f8e4m3_from_f32(number) : f8e5m2_from_f32(number);
+  }
 }
 
 inline Tensors make_whole(const Problem& p) {

@@ -90,6 +90,61 @@ TEST(Attention, GradientsOfSinksAreThoseOfTheRanksOwnRows) {
   }
 }
 
+double largest_difference(const test::Tensors& a, const test::Tensors& b) {
+  double most = 0.0;
+  for (auto tensor :
+       {&test::Tensors::out, &test::Tensors::d_q, &test::Tensors::d_k, &test::Tensors::d_v}) {
+    const double scale = std::max(1.0, largest((a.*tensor).view()));
+    most = std::max(most, test::distance((a.*tensor).view(), (b.*tensor).view()) / scale);
+  }
+  return most;
+}
+
+TEST(Attention, EightBitFloatsWithDescalesAreThoseOfOneRank) {
+  Problem p;
+  p.sq = p.skv = 131;
+  p.hq = 8;
+  p.hkv = 4;
+  p.descales = true;
+  p.options.is_causal = true;
+  p.options.diagonal = Diagonal::kTopLeft;
+  p.options.dtype_gradients = Dtype::kF32;
+  for (const Dtype dtype : {Dtype::kF8E4M3, Dtype::kF8E5M2, Dtype::kF32}) {
+    for (const auto algorithm :
+         {Algorithm::kP2p, Algorithm::kAllGather, Algorithm::kA2a, Algorithm::kA2aP2p}) {
+      p.dtype = dtype;
+      p.options.dtype_d_out = is_f8(dtype) ? Dtype::kF8E5M2 : dtype;
+      p.options.dropout_p = algorithm == Algorithm::kAllGather ? 0.25 : 0.0;
+      auto options = test::options_of(p);
+      options.algorithm = algorithm;
+      options.layout = LayoutKind::kZigzag;
+      options.topology = {2, 2};
+      SCOPED_TRACE(name_of(p, options, 4) + " " + to_string(dtype));
+      test::Tensors alone = test::make_whole(p), spread = test::make_whole(p);
+      const Status one = test::run_alone(p, alone, true);
+      ASSERT_TRUE(one.ok()) << one.to_string();
+      const test::RankRun run = test::run_on_ranks(p, options, 4, &spread, true);
+      ASSERT_TRUE(run.status.ok()) << run.status.to_string();
+      EXPECT_LE(largest_difference(alone, spread), 2e-6);
+      EXPECT_EQ(run.forward, run.plan->chosen().forward);
+      EXPECT_EQ(run.backward, run.plan->chosen().backward);
+    }
+  }
+}
+
+TEST(Attention, KeysOfEightBitsTravelAsSuch) {
+  Problem p;
+  p.dtype = Dtype::kF8E4M3;
+  auto options = test::options_of(p);
+  options.algorithm = Algorithm::kP2p;
+  test::Tensors spread = test::make_whole(p);
+  const test::RankRun run = test::run_on_ranks(p, options, 2, &spread, false);
+  ASSERT_TRUE(run.status.ok()) << run.status.to_string();
+  // Two heads of 32 keys and values of 16 bytes each.
+  const distributed::Traffic each{1, 2 * 32 * 2 * 16};
+  EXPECT_EQ(run.forward, (std::vector<distributed::Traffic>{each, each}));
+}
+
 /// One entry after the other: rows [e * S, (e + 1) * S) are those of batch entry e.
 TensorView by_entry(TensorView rows, std::int64_t entries) {
   rows.shape[0] = entries;

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,15 +14,13 @@
 #include "ranks.h"
 #include "regard/case.h"
 #include "regard/version.h"
-#include "tests/support/allocations.h"
 
-// Layouts, plans that disagree, decoding, ranks that fail.
+// Layouts, plans that disagree, decoding.
 
 namespace regard {
 namespace {
 
 using distributed::Algorithm;
-using distributed::Fault;
 using distributed::LayoutKind;
 using test::Problem;
 
@@ -113,6 +110,37 @@ TEST(Plan, RefusesByName) {
   EXPECT_EQ(distributed::explain(p, options, 4).status().message(),
             "[explain] comm (a2a) cannot be: a2a divides query heads among 4 ranks, got 2 heads; "
             "use p2p or all_gather; a2a+p2p needs a topology of at least 2x2, got 1x4");
+}
+
+TEST(Plan, ExplainRefusesFeaturesByName) {
+  const auto refusal = [](const char* text) {
+    distributed::Options options;
+    const AttentionParams p = params_of(text);
+    options.seqlen_q = p.seqlen_q;
+    options.seqlen_kv = p.seqlen_kv;
+    return distributed::explain(p, options, 4).status().message();
+  };
+  EXPECT_EQ(refusal("hq8 sq64 d8 mask"),
+            "[explain] attn_mask (given) must be left out: it is not divided among ranks");
+  for (const char* word :
+       {"bias", "lens", "segments", "paged", "scores=probs", "hadamard", "append", "amax", "packed",
+        "diag=seq causal", "saved grad", "callback"}) {
+    EXPECT_NE(refusal((std::string("hq8 sq64 d64 f32 ") + word).c_str())
+                  .find("must be left out: it is not divided among ranks"),
+              std::string::npos)
+        << word;
+  }
+  EXPECT_NE(refusal("hq8 sq64 d64 f8e4m3 quantized_probs").find("quantized_probs (given)"),
+            std::string::npos);
+  EXPECT_EQ(refusal("hq8 sq64 d64 f8e4m3 out=f8e4m3"),
+            "[explain] dtype of out (f8e4m3) must be f64, f32, bf16 or f16");
+  EXPECT_EQ(refusal("hq8 sq64 d64 f32 device=cuda"),
+            "[explain] device (cuda) must be cpu on ranks");
+  for (const char* text :
+       {"hq8 hkv2 sq64 d64 f8e4m3 descales softcap=3 causal diag=tl grad",
+        "hq8 sq64 skv32 d64 dv32 dropout=0.1 alibi sinks window=3,4 diag=br lse"}) {
+    EXPECT_EQ(refusal(text), "");
+  }
 }
 
 TEST(Plan, RanksThatDisagreeAreRefusedEverywhere) {
@@ -318,6 +346,99 @@ TEST(Plan, SeedsThatDifferAreRefused) {
   }
 }
 
+TEST(Plan, DescalesThatDifferAreRefused) {
+  Problem p;
+  p.dtype = Dtype::kF8E4M3;
+  p.descales = true;
+  distributed::ThreadGroup group(2);
+  std::vector<Status> statuses(2);
+  test::on_ranks(2, [&](int r) {
+    const auto options = test::options_of(p);
+    const test::Tensors x = test::allocate(p, 32, 32);
+    static_cast<float*>(x.descales.view().data)[1] = r == 0 ? 0.5F : 0.125F;
+    statuses[static_cast<std::size_t>(r)] =
+        distributed::plan(default_context(), group.communicator(r), x.request(p, false), options)
+            .status();
+  });
+  for (const Status& s : statuses) {
+    EXPECT_NE(s.message().find("descale_k=0.5 "), std::string::npos) << s.message();
+    EXPECT_NE(s.message().find("descale_k=0.125 "), std::string::npos) << s.message();
+  }
+}
+
+/// What plan() of one rank says of a request that `change` has changed; then attention() with the
+/// plan of the request before.
+std::pair<std::string, std::string> refusals_of(
+    const Problem& p, const std::function<void(AttentionRequest*)>& change) {
+  distributed::ThreadGroup group(1);
+  auto& alone = group.communicator(0);
+  Context context;
+  const auto options = test::options_of(p);
+  const test::Tensors x = test::allocate(p, p.sq, p.skv);
+  AttentionRequest request = x.request(p, false);
+  const auto plan = distributed::plan(context, alone, request, options).value();
+  change(&request);
+  return {distributed::plan(context, alone, request, options).status().message(),
+          distributed::attention(context, alone, plan, request).message()};
+}
+
+TEST(Plan, WhatRanksDoNotDivideIsRefusedInCallsToo) {
+  Problem p;
+  p.dtype = Dtype::kF8E4M3;
+  const test::Tensors descales = test::allocate(p, 2, 2);
+  const auto of_heads = refusals_of(p, [&](AttentionRequest* r) {
+    r->descale_k = make_view(descales.descales.view().data, Dtype::kF32, {1, 2});
+  });
+  EXPECT_NE(of_heads.first.find("descale_k (f32[1,2] strides (2,1)) must have one element"),
+            std::string::npos)
+      << of_heads.first;
+  EXPECT_EQ(of_heads.second.find("[distributed::attention] descale_k"), 0U) << of_heads.second;
+  const auto rounded =
+      refusals_of(p, [](AttentionRequest* r) { r->options.quantize_probs = true; });
+  EXPECT_NE(rounded.first.find("quantize_probs (true) must be false"), std::string::npos)
+      << rounded.first;
+  const distributed::Tensor mask(Dtype::kU8, {1, 1, p.sq, p.skv});
+  const auto masked = refusals_of(p, [&](AttentionRequest* r) { r->attn_mask = mask.view(); });
+  EXPECT_EQ(masked.first.find("[plan] attn_mask"), 0U) << masked.first;
+  EXPECT_EQ(masked.second.find("[distributed::attention] attn_mask"), 0U) << masked.second;
+}
+
+TEST(Plan, CallsHaveTheOptionsOfTheirPlan) {
+  Problem p;
+  p.options.window_left = 5;
+  p.options.diagonal = Diagonal::kTopLeft;
+  using Options = AttentionOptions;
+  const std::pair<const char*, std::function<void(Options*)>> changes[] = {
+      {"window (5, 0) must be the plan's, 5, -1", [](Options* o) { o->is_causal = true; }},
+      {"window (4, -1) must be the plan's", [](Options* o) { o->window_left = 4; }},
+      {"diagonal (bottom_right) must be the plan's, top_left",
+       [](Options* o) { o->diagonal = Diagonal::kBottomRight; }},
+      {"softcap (3", [](Options* o) { o->softcap = 3.0; }},
+      {"dropout_p (0.5", [](Options* o) { o->dropout_p = 0.5; }},
+      {"softmax_scale (2", [](Options* o) { o->softmax_scale = 2.0; }}};
+  for (const auto& [words, change] : changes) {
+    const auto refused = refusals_of(p, [&](AttentionRequest* r) { change(&r->options); });
+    EXPECT_EQ(refused.first, "") << words;
+    EXPECT_EQ(refused.second.find(std::string("[distributed::attention] ") + words), 0U)
+        << refused.second;
+  }
+}
+
+TEST(Attention, BackwardRefusesWhatItWouldIgnore) {
+  Problem p;
+  distributed::ThreadGroup group(1);
+  auto& alone = group.communicator(0);
+  Context context;
+  const test::Tensors x = test::make_whole(p);
+  AttentionGradRequest request = x.gradient_request(p, false);
+  const auto plan = distributed::plan(context, alone, request, test::options_of(p)).value();
+  check(distributed::attention(context, alone, plan, request));
+  request.gradient_scales = x.descales.view();
+  const Status s = distributed::attention_backward(context, alone, plan, request);
+  EXPECT_EQ(s.message().find("[distributed::attention_backward] gradient_scales (f32[4]"), 0U)
+      << s.message();
+}
+
 TEST(Plan, RanksCountDropoutFromTheWhole) {
   Problem p;
   distributed::ThreadGroup group(1);
@@ -422,138 +543,6 @@ TEST(Attention, ErrorsDoNotGrowWithRanks) {
             << to_string(dtype) << " " << ranks;
       }
     }
-  }
-}
-
-/// Receives nothing, and counts how often it is abandoned.
-class SilentCommunicator final : public distributed::Communicator {
- public:
-  int rank() const noexcept override { return 0; }
-  int size() const noexcept override { return 2; }
-  Expected<distributed::Transfer> isend(int, int, std::span<const std::byte>) override {
-    return distributed::Transfer{1};
-  }
-  Expected<distributed::Transfer> irecv(int, int, std::span<std::byte>) override {
-    return distributed::Transfer{2};
-  }
-  Status wait(distributed::Transfer, distributed::Clock::time_point) override { return {}; }
-  void abandon() noexcept override { ++abandoned; }
-
-  int abandoned = 0;
-};
-
-TEST(Faults, TransfersEndBeforeTheirBuffersDo) {
-  SilentCommunicator communicator;
-  distributed::Messages messages(communicator, {}, "test");
-  {
-    std::vector<std::byte> buffer(8);
-    const distributed::TransferGuard guard(messages);
-    EXPECT_TRUE(messages.receive(1, 5, buffer, "step").ok());
-  }
-  EXPECT_EQ(communicator.abandoned, 1);
-  {
-    std::vector<std::byte> buffer(8);
-    const distributed::TransferGuard guard(messages);
-    EXPECT_TRUE(messages.receive(1, 5, buffer, "step").ok());
-    EXPECT_TRUE(messages.wait(5).ok());
-  }
-  EXPECT_EQ(communicator.abandoned, 1);
-}
-
-TEST(Faults, NoRankHangs) {
-  int failed = 0;
-  for (int seed = 0; seed < 200; ++seed) {
-    std::mt19937 random(static_cast<unsigned>(seed));
-    Problem p;
-    p.sq = p.skv = 24;
-    p.hq = p.hkv = 4;
-    p.d = p.dv = 8;
-    auto options = test::options_of(p);
-    options.algorithm = seed % 2 == 0 ? Algorithm::kP2p : Algorithm::kA2a;
-    const int ranks = 2 + static_cast<int>(random() % 3);
-    Fault fault;
-    fault.kind = static_cast<Fault::Kind>(1 + seed % 3);
-    // A short delay must be no error, on a busy machine neither.
-    const bool is_delay = fault.kind == Fault::Kind::kDelay;
-    options.limits.timeout = std::chrono::milliseconds(is_delay ? 4000 : 150);
-    fault.rank = static_cast<int>(random() % static_cast<unsigned>(ranks));
-    fault.at = static_cast<std::int64_t>(random() % 14);
-    fault.delay = std::chrono::milliseconds(fault.kind == Fault::Kind::kDelay ? 10 : 300);
-    test::Tensors whole = test::make_whole(p);
-    const auto begin = distributed::Clock::now();
-    const test::RankRun run = test::run_on_ranks(p, options, ranks, &whole, true, fault);
-    EXPECT_LT(distributed::Clock::now() - begin, std::chrono::seconds(5)) << seed;
-    if (run.status.ok()) continue;
-    ++failed;
-    EXPECT_NE(fault.kind, Fault::Kind::kDelay) << run.status.to_string();
-    for (std::size_t r = 0; r < run.all.size(); ++r) {
-      if (run.all[r].ok()) continue;
-      EXPECT_NE(run.all[r].message().find("step "), std::string::npos) << run.all[r].message();
-      EXPECT_NE(run.all[r].message().find("rank " + std::to_string(r) + ", step "),
-                std::string::npos)
-          << run.all[r].message();
-    }
-  }
-  EXPECT_GT(failed, 60);
-}
-
-/// What each of three ranks returns where the n-th allocation of rank 1 fails; empty where it makes
-/// fewer.
-std::vector<Status> run_short_of_memory(Algorithm algorithm, std::uint64_t n) {
-  constexpr int kRanks = 3;
-  Problem p;
-  p.sq = p.skv = 24;
-  p.hq = p.hkv = 6;
-  p.d = p.dv = 8;
-  auto options = test::options_of(p);
-  options.algorithm = algorithm;
-  options.limits.timeout = std::chrono::milliseconds(300);
-  distributed::ThreadGroup group(kRanks);
-  std::vector<Status> statuses(kRanks);
-  bool happened = false;
-  test::on_ranks(kRanks, [&](int r) {
-    Context context;
-    check(context.set_concurrency(1));
-    const test::Tensors x = test::allocate(p, 8, 8);
-    auto& communicator = group.communicator(r);
-    const auto plan = distributed::plan(context, communicator, x.request(p, false), options);
-    ASSERT_TRUE(plan.ok()) << plan.status().to_string();
-    Status& status = statuses[static_cast<std::size_t>(r)];
-    std::optional<test::AllocationFailure> failure;
-    if (r == 1) failure.emplace(n, test::AllocationFailure::kOne);
-    try {
-      status = distributed::attention(context, communicator, *plan, x.request(p, false));
-    } catch (...) {
-      status = Status(StatusCode::kInternal, "an exception left the call");
-    }
-    if (r == 1) happened = failure->happened();
-  });
-  if (!happened) statuses.clear();
-  return statuses;
-}
-
-TEST(Faults, MemoryThatRunsOutOnOneRankIsAnErrorWithinTheTimeOut) {
-  for (const Algorithm algorithm : {Algorithm::kP2p, Algorithm::kAllGather, Algorithm::kA2a}) {
-    int failed = 0, noticed = 0;
-    for (std::uint64_t n = 1;; n += 3) {
-      const auto begin = distributed::Clock::now();
-      const std::vector<Status> statuses = run_short_of_memory(algorithm, n);
-      EXPECT_LT(distributed::Clock::now() - begin, std::chrono::seconds(5)) << n;
-      if (statuses.empty()) break;
-      if (statuses[1].ok()) continue;  // of what a call can do without
-      ++failed;
-      EXPECT_TRUE(statuses[1].code() == StatusCode::kOutOfMemory ||
-                  statuses[1].code() == StatusCode::kWorkspace)
-          << n << " " << statuses[1].to_string();
-      for (const std::size_t other : {0U, 2U}) {
-        if (statuses[other].ok()) continue;  // it had all messages
-        ++noticed;
-        EXPECT_NE(statuses[other].message().find("step "), std::string::npos)
-            << statuses[other].to_string();
-      }
-    }
-    EXPECT_GT(failed, 5);
-    EXPECT_GT(noticed, 5);
   }
 }
 

@@ -15,10 +15,11 @@ from torch.autograd.function import once_differentiable
 from .. import _core
 from . import _install
 from ._context_transformers import Masks
-from ._fp8 import active
+from ._fp8 import active, fp8_autocast
 from ._group import TIMEOUT, Communicator, ranks_of
 from ._options import Options, is_packed
 from ._rank_call import Call, Shape, plan
+from ._rank_fp8 import RoundedCall, Rounding, check_scope
 from ._scopes import (
     ArgumentError,
     call_policy,
@@ -42,10 +43,11 @@ class _Recorded(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, call: Call,
                 backends: str) -> tuple[Tensor, Tensor]:
         policy = call_policy(backends)
+        tensors = call.tensors(q, k, v)
         with drop_in_errors:
-            out, lse = call.forward(q, k, v, policy)
+            out, lse = call.forward(*tensors, policy)
         if any(ctx.needs_input_grad[:4]):
-            ctx.save_for_backward(q, k, v, out, lse)
+            ctx.save_for_backward(*tensors, out, lse)
             ctx.call, ctx.policy = call, policy
         ctx.mark_non_differentiable(lse)
         return out, lse
@@ -62,9 +64,6 @@ class _Recorded(torch.autograd.Function):
 
 def _check_call(q: Tensor, options: Options) -> None:
     """Refuses by name what ranks cannot compute together: every call in the scope comes here."""
-    if active() is not None:
-        raise ArgumentError("fp8_autocast (open) must be closed in context_parallel, or opened with enabled=False: "
-                            "ranks compute with the types of their tensors")
     if options.attn_mask is not None or options.attn_bias is not None:
         raise ArgumentError("attn_mask (a tensor) must be None in context_parallel: no rank has the columns of "
                             "the other ranks; is_causal, windows and cu_seqlens of the scope say what is hidden")
@@ -83,6 +82,8 @@ def _check_call(q: Tensor, options: Options) -> None:
         raise ArgumentError("torch.func and forward mode (active) must be left out in context_parallel")
     if q.device.type != "cpu":
         raise ArgumentError(f"device of query ({q.device}) must be cpu in context_parallel")
+    if (scope := active()) is not None:
+        check_scope(scope, q)
 
 
 def _check_network(network: Any) -> tuple[float, float, float, float] | None:
@@ -177,16 +178,37 @@ class context_parallel:  # noqa: N801 - PyTorch's name
                 backends: str) -> tuple[Tensor, Tensor]:
         _check_call(q, options)
         shape, words = self._agreed(q, k, v, options, backends)
+        scope = active()
+        if scope is None:
+            call = Call(self._link, self._plan(shape, words, q, k, v, options), shape, options)
+        else:
+            call = self._rounded(scope, q, k, v, (shape, words), options, backends)
+        out, lse = _Recorded.apply(q, k, v, options.sinks, call, backends)
+        return out, lse
+
+    def _rounded(self, scope: fp8_autocast, q: Tensor, k: Tensor, v: Tensor, agreed: tuple[Shape, str],
+                 options: Options, backends: str) -> Call:
+        """A call with tensors of 8 bits."""
+        shape, words = agreed
+        rounding = Rounding(scope, self._link, self.timeout)
+        with drop_in_errors:
+            rounded = rounding.rounded({"q": q, "k": k, "v": v}, call_policy(backends))
+        out = q.new_empty((*q.shape[:3], v.shape[3]))
+        keywords = {**rounding.keywords(rounded, q.dtype), "out": out}
+        made = self._plan(shape, words, rounded["q"].tensor, rounded["k"].tensor, rounded["v"].tensor, options, keywords)
+        return RoundedCall(self._link, made, shape, options, rounding, rounded, out)
+
+    def _plan(self, shape: Shape, words: str, q: Tensor, k: Tensor, v: Tensor, options: Options,
+              more: dict[str, Any] | None = None) -> _core.RankPlan:
         key = shape._replace(starts=None, seed=0), words
         made = self._plans.get(key)
         if made is None:
-            made = plan(self._link, shape, q, k, v, options)
+            made = plan(self._link, shape, q, k, v, options, more)
             if len(self._plans) >= _MAX_PLANS:
                 self._plans.clear()
             self._plans[key] = made
         self._last = made
-        out, lse = _Recorded.apply(q, k, v, options.sinks, Call(self._link, made, shape, options), backends)
-        return out, lse
+        return made
 
     def _agreed(self, q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str) -> tuple[Shape, str]:
         """What all ranks compute, and the words that describe it; raises on every rank where they describe different
@@ -198,6 +220,8 @@ class context_parallel:  # noqa: N801 - PyTorch's name
         words = (f"{shapes} {q.dtype} comm={self.comm} layout={self.layout} cu_seqlens={self._starts} "
                  f"network={self._network} "
                  f"topology={self._topology} {set_options} {tensors} regard {_core.__version__}")
+        if (scope := active()) is not None:
+            words += f" fp8_autocast={scope.recipe!r}"
         seed = 0 if options.rng is None else int(options.rng[0]) & 0xFFFFFFFFFFFFFFFF
         needs_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, options.sinks))
         numbers = (q.shape[2], k.shape[2], seed - (1 << 64) if seed >> 63 else seed, needs_grad | 2 * self._must_measure())

@@ -17,7 +17,7 @@ from ._options import Options, native_keywords
 from ._scopes import ArgumentError, call_policy, current_backends, drop_in_errors
 
 _F8 = {"f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
-_NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+NAMES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _TENSORS = ("q", "k", "v", "d_out")
 
 
@@ -132,7 +132,7 @@ def active() -> fp8_autocast | None:
     return _state.scope
 
 
-def _amax(x: Tensor) -> Tensor:
+def amax_of(x: Tensor) -> Tensor:
     return x.abs().amax().float() if x.numel() else torch.zeros(())
 
 
@@ -153,10 +153,12 @@ def _layout_of(recipe: fp8._Blocks) -> tuple[int, int]:
     return min(rows, gradient_rows), columns
 
 
-class _Rounded:
+class Rounded:
     """A tensor in 8 bits and its descale, or those of its blocks."""
 
-    def __init__(self, x: Tensor, states: _CallStates, name: str, given: torch.dtype | None) -> None:
+    def __init__(self, x: Tensor, states: _CallStates, name: str, given: torch.dtype | None,
+                 amax: Tensor | None = None) -> None:
+        """amax: the largest magnitude that counts, where it is not x's own."""
         state = states.tensors[name]
         self.descale: float | None = None
         self.scales: Tensor | None = None  # f32 [B,H,blocks of rows,blocks of columns]
@@ -165,7 +167,7 @@ class _Rounded:
         elif isinstance(states.recipe, fp8._Blocks):
             self._round_blocks(x, states, name)
         else:
-            amax = _amax(x)
+            amax = amax_of(x) if amax is None else amax
             if isinstance(states.recipe, fp8.DelayedScaling):
                 states.note(name, amax)
             else:
@@ -191,7 +193,7 @@ class _Rounded:
         self.scales = scales
 
 
-def _scale_keywords(rounded: dict[str, _Rounded]) -> dict[str, Any]:
+def scale_keywords(rounded: dict[str, Rounded]) -> dict[str, Any]:
     """The arguments for the descales and scales of tensors."""
     return {**{f"descale_{name}": x.descale for name, x in rounded.items() if x.descale is not None},
             **{f"scales_{name}": x.scales for name, x in rounded.items() if x.scales is not None}}
@@ -201,12 +203,12 @@ class _Fp8Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, options: Options, states: _CallStates,
                 given: torch.dtype | None, quantize_probs: bool) -> Tensor:
-        rounded = {name: _Rounded(x.detach(), states, name, given)
+        rounded = {name: Rounded(x.detach(), states, name, given)
                    for name, x in (("q", q), ("k", k), ("v", v))}
-        keywords: dict[str, Any] = {**native_keywords(options), **_scale_keywords(rounded),
+        keywords: dict[str, Any] = {**native_keywords(options), **scale_keywords(rounded),
                                     "fp8_recipe": states.recipe.kind,
                                     "d_out_dtype": states.tensors["d_out"].form.name,
-                                    "gradient_dtype": _NAMES[q.dtype],
+                                    "gradient_dtype": NAMES[q.dtype],
                                     "quantize_probs": quantize_probs}
         codes = [x.tensor for x in rounded.values()]
         if isinstance(states.recipe, fp8._Blocks) and any(x.scales is not None for x in rounded.values()):
@@ -228,8 +230,8 @@ class _Fp8Attention(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
         q, k, v, out = ctx.saved_tensors
-        rounded = _Rounded(d_out, ctx.states, "d_out", None)
-        keywords = {**ctx.keywords, **_scale_keywords({"d_out": rounded})}
+        rounded = Rounded(d_out, ctx.states, "d_out", None)
+        keywords = {**ctx.keywords, **scale_keywords({"d_out": rounded})}
         with drop_in_errors:
             grads = _core.attention_backward(rounded.tensor, q, k, v, out, ctx.saved, **keywords)
         return (*grads[:3], None, None, None, None)
@@ -245,7 +247,7 @@ def attention(scope: fp8_autocast, given: Arguments) -> Tensor:
         given = given._replace(query=given.query.to(torch.bfloat16), key=given.key.to(torch.bfloat16),
                                value=given.value.to(torch.bfloat16))
     made = problem(checked(given))
-    if made.q.dtype not in _NAMES or not made.q.is_cpu:
+    if made.q.dtype not in NAMES or not made.q.is_cpu:
         raise ArgumentError(f"query ({made.q.dtype} on {made.q.device}) must be torch.float32, "
                             "torch.bfloat16, torch.float16 or an 8-bit float on the CPU in fp8_autocast")
     options = made.options

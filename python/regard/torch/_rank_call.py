@@ -51,8 +51,9 @@ def check_heads(comm: str, topology: tuple[int, int], heads: int) -> None:
                             f"with comm={comm!r}")
 
 
-def plan(link: Communicator, shape: Shape, q: Tensor, k: Tensor, v: Tensor, options: Options) -> _core.RankPlan:
-    """The plan of a call that all ranks agreed on."""
+def plan(link: Communicator, shape: Shape, q: Tensor, k: Tensor, v: Tensor, options: Options,
+         more: dict[str, Any] | None = None) -> _core.RankPlan:
+    """The plan of a call that all ranks agreed on. more: keywords of regard.attention beside the options'."""
     check_heads(shape.comm, shape.topology, q.shape[1])
     # In groups of one rank each the ring is all that is left.
     comm = "p2p" if shape.comm == "a2a+p2p" and shape.topology[1] == 1 else shape.comm
@@ -62,7 +63,7 @@ def plan(link: Communicator, shape: Shape, q: Tensor, k: Tensor, v: Tensor, opti
             seqlens=(shape.length_q, shape.length_kv), layout=shape.layout, cu_seqlens=shape.starts or [], comm=comm,
             topology=shape.topology, timeout=shape.timeout, max_bytes=MAX_MESSAGE, needs_grad=shape.needs_grad,
             network=shape.network, is_measured=shape.is_measured,
-            keywords=keywords_of(_without_grad(options), shape.seed, shape.starts))
+            keywords={**keywords_of(_without_grad(options), shape.seed, shape.starts), **(more or {})})
 
 
 def _without_grad(options: Options) -> Options:
@@ -75,23 +76,28 @@ def _without_grad(options: Options) -> Options:
 class Call:
     """One call of all ranks."""
 
-    def __init__(self, link: Communicator, plan: _core.RankPlan, shape: Shape, options: Options) -> None:
+    def __init__(self, link: Communicator, plan: _core.RankPlan, shape: Shape, options: Options,
+                 more: dict[str, Any] | None = None) -> None:
         self.link, self.plan, self.options = link, plan, options
-        self._keywords = keywords_of(_without_grad(options), shape.seed, shape.starts)
+        self._keywords = {**keywords_of(_without_grad(options), shape.seed, shape.starts), **(more or {})}
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, policy: Any) -> tuple[Tensor, Tensor]:
-        """out, of q's type, and lse of this rank's rows."""
+    def tensors(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What is computed with, and kept for a backward."""
+        return q, k, v
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, policy: Any, **more: Any) -> tuple[Tensor, Tensor]:
+        """out, of q's type, and lse of this rank's rows. more: keywords of this direction."""
         with recorded_activities("forward", self.link.rank) as activities:
             found: tuple[Tensor, Tensor] = _core.attention_ranks(
-                self.plan, self.link, q.detach(), k.detach(), v.detach(), {**self._keywords, "policy": policy},
+                self.plan, self.link, q.detach(), k.detach(), v.detach(), {**self._keywords, "policy": policy, **more},
                 activities)
         return found
 
-    def backward(self, d_out: Tensor, saved: tuple[Tensor, ...], policy: Any) -> tuple[Tensor | None, ...]:
+    def backward(self, d_out: Tensor, saved: tuple[Tensor, ...], policy: Any, **more: Any) -> tuple[Tensor | None, ...]:
         """d_q, d_k, d_v and d_sinks, which is what this rank's rows add to it: the sum over ranks is the gradient, as
         it is of every parameter that each rank has."""
         with recorded_activities("backward", self.link.rank) as activities:
             found: tuple[Tensor | None, ...] = _core.attention_ranks_backward(
-                self.plan, self.link, d_out, tuple(x.detach() for x in saved), {**self._keywords, "policy": policy},
-                activities)
+                self.plan, self.link, d_out, tuple(x.detach() for x in saved),
+                {**self._keywords, "policy": policy, **more}, activities)
         return found

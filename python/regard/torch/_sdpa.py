@@ -151,7 +151,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor,
 
     More: `python -m regard docs pytorch`.
     """
-    if (scope := _fp8.active()) is not None and current_ranks() is None:  # ranks refuse it
+    if (scope := _fp8.active()) is not None and current_ranks() is None:  # ranks round together
         return _fp8.attention(scope, Arguments(query, key, value, attn_mask, dropout_p, is_causal,
                                                scale, enable_gqa))
     kind = (kind_of(query, key, value) if attn_mask is None

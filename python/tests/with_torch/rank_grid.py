@@ -1,5 +1,6 @@
 """The cases of test_rank_grid.py: what they are, which are refused, and the function that ranks run."""
 
+import contextlib
 import itertools
 from typing import NamedTuple
 
@@ -11,10 +12,13 @@ import regard.torch
 from regard.torch._call import attend
 from regard.torch._options import Options
 
+F8 = torch.float8_e4m3fn  # q, k and v, and e5m2 of the gradient of out, beside tensors of f32
+RECIPE = regard.fp8.Float8CurrentScaling()
+
 LENGTH = 48  # of each sequence; TransformerEngine's have 4,096 positions, and windows in the same proportion
 DOCUMENTS = (0, 17, 20, 48)  # of format thd
 COMMS, FORMS = ("p2p", "all_gather", "a2a", "a2a+p2p"), ("bshd", "sbhd", "thd")
-DTYPES = (torch.float32, torch.bfloat16)
+DTYPES = (torch.float32, torch.bfloat16, F8)
 # An element's error beside 1 plus its magnitude: test_context_parallel's of the forward.
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 
@@ -88,7 +92,16 @@ def _tensors(model, case):
     batch = 1 if case.form == "thd" else 2
     shapes = ((model.heads, model.dim), (model.heads_kv, model.dim), (model.heads_kv, model.dim_v),
               (model.heads, model.dim_v))
-    return [torch.randn(batch, heads, LENGTH, dim, generator=numbers).to(case.dtype) for heads, dim in shapes]
+    dtype = torch.float32 if case.dtype is F8 else case.dtype
+    return [torch.randn(batch, heads, LENGTH, dim, generator=numbers).to(dtype) for heads, dim in shapes]
+
+
+def _as_rounded(x, backward):
+    """What x in 8 bits stands for, with the recipe's scale of the whole."""
+    state = RECIPE.new_state(backward)
+    state.step(x.abs().max().item())
+    codes = regard.fp8.quantize(x, state.form.name, state.scale)
+    return regard.fp8.dequantize(codes, state.form.name, state.descale)
 
 
 def _options(model):
@@ -127,7 +140,8 @@ def _over_ranks(model, case, mesh, tensors):
         scope = {"layout": "per_document", "cu_seqlens": DOCUMENTS}
     parts = [_in_form(regard.torch.context_parallel_shard(x, mesh, 2, **scope), case.form) for x in tensors]
     leaves, options = [x.detach().requires_grad_() for x in parts[:3]], _options(model)
-    with regard.torch.context_parallel(mesh, comm=case.comm, **scope):
+    eight_bits = regard.torch.fp8_autocast(RECIPE) if case.dtype is F8 else contextlib.nullcontext()
+    with regard.torch.context_parallel(mesh, comm=case.comm, **scope), eight_bits:
         out = attend(*leaves, options)[0]
     out.backward(parts[3])
     whole = [regard.torch.context_parallel_unshard(x.detach(), mesh, 2, **scope)
@@ -149,13 +163,15 @@ def _run(case, mesh):
         found, sinks = _over_ranks(model, case, mesh, tensors)
     except regard.torch.ArgumentError as error:
         return str(error)
+    if case.dtype is F8:
+        tensors = [_as_rounded(x, backward=n == 3) for n, x in enumerate(tensors)]
     expected, sinks_alone = _alone(model, tensors, starts)
     errors = [_worst(got, want) for got, want in zip(found, expected)]
     if model.softmax == "learnable":
         summed = sinks.grad.clone()
         torch.distributed.all_reduce(summed)
         largest = sinks_alone.grad.abs().max()
-        errors.append((summed - sinks_alone.grad).abs().max().item() / largest.item() / TOLERANCE[case.dtype])
+        errors.append((summed - sinks_alone.grad).abs().max().item() / largest.item() / TOLERANCE[tensors[0].dtype])
     assert all(error == error for error in errors)
     return max(errors)
 

@@ -146,6 +146,46 @@ def sinks(rank, size, comms):
     return errors
 
 
+def eight_bits(rank, size, comms):
+    """fp8_autocast: the numbers of one rank with the same recipe, over steps of a history; keys travel in 8 bits."""
+    errors = {}
+    for comm, recipe, dtype in itertools.product(comms, (regard.fp8.DelayedScaling, regard.fp8.Float8CurrentScaling),
+                                                 (torch.float32, torch.bfloat16)):
+        recipes = [recipe(), recipe()]  # of one rank and of all
+
+        def call(q, k, v):
+            with regard.torch.fp8_autocast(recipes[q.shape[2] < 61]):  # noqa: B023
+                return regard.torch.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+        for step, factor in enumerate((0.5, 1.0, 0.25)):  # in the second step a history is too small
+            tensors = [factor * x for x in make(61, dtype=dtype)]
+            errors[comm, recipe.__name__, str(dtype), step] = compare(call, tensors, mesh_of(size, comm), comm=comm,
+                                                                      layout="zigzag")
+            for each in recipes:
+                each.advance()
+    return errors
+
+
+def eight_bit_messages(rank, size):
+    """Keys travel in 8 bits, and all ranks have the scales of the largest number of any."""
+    link, sent = regard.torch._group.Communicator, []
+    begin = link.isend
+    link.isend = lambda self, peer, tag, data: sent.append((tag, data.nbytes)) or begin(self, peer, tag, data)
+    mesh = mesh_of(size, "p2p")
+    q, k, v = (shard(x, mesh, 2) for x in make(8 * size, 2, 2, 16, torch.float32, batch=1))
+    recipe = regard.fp8.DelayedScaling(amax_history_len=4, reduce_amax=False)
+    for _ in range(2):
+        sent.clear()
+        with regard.torch.context_parallel(mesh, comm="p2p"), regard.torch.fp8_autocast(recipe):
+            F.scaled_dot_product_attention(*(x * (1 + 7 * (rank == 0)) for x in (q, k, v)))
+        assert [count for tag, count in sent if tag >= 16] == [2 * 2 * 8 * 16] * (size - 1)  # kKeysTag
+        recipe.advance()
+    scales = [None] * size
+    dist.all_gather_object(scales, [float(state.scale) for state in recipe._calls()[0].tensors.values()])
+    assert all(each == scales[0] for each in scales), scales
+    assert scales[0][0] != 1.0
+
+
 def parts(rank, size):
     """Shards partition every length, and unshard is their inverse."""
     mesh, group = mesh_of(size, "p2p"), dist.group.WORLD
@@ -343,8 +383,12 @@ def refusals(rank, size):
                      lambda: regard.torch.scaled_dot_product_attention(q, k, v),
                      lambda: regard.flash_attn.flash_attn_func(*in_rows),
                      lambda: attend(q, k, v, Options())):  # what models of Transformers and every other way call
-            with _raises("fp8_autocast (open) must be closed in context_parallel"), regard.torch.fp8_autocast(recipe):
+            with _raises("must have one scale for a tensor"), regard.torch.fp8_autocast(regard.fp8.MXFP8BlockScaling()):
                 call()
+        with _raises("quantize_probs (True) must be False"), regard.torch.fp8_autocast(recipe, quantize_probs=True):
+            F.scaled_dot_product_attention(q, k, v)
+        with _raises("query (torch.float64)"), regard.torch.fp8_autocast(recipe):
+            F.scaled_dot_product_attention(*(x.double() for x in (q, k, v)))
         with regard.torch.fp8_autocast(recipe), regard.torch.fp8_autocast(recipe, enabled=False):
             F.scaled_dot_product_attention(q, k, v)
         with _raises("torch.func"):
@@ -355,6 +399,11 @@ def refusals(rank, size):
         F.scaled_dot_product_attention(q[:, :1], k[:, :1], v[:, :1])
     with scope(mesh), _raises("ranks disagree: rank 0 (q[2,2,*,8]"):
         F.scaled_dot_product_attention(q, k, v, is_causal=rank == 0)
+    with scope(mesh), _raises("fp8_autocast=Float8CurrentScaling"), regard.torch.fp8_autocast(recipe, rank == 0):
+        F.scaled_dot_product_attention(q, k, v)
+    history = regard.fp8.DelayedScaling(margin=rank)
+    with scope(mesh), _raises("margin=1"), regard.torch.fp8_autocast(history):
+        F.scaled_dot_product_attention(q, k, v)
     with scope(mesh, comm=("p2p", "a2a")[rank % 2]), _raises("comm=p2p"):
         F.scaled_dot_product_attention(q, k, v)
     with scope(mesh), _raises("policy: default), rank 1 ("), regard.use_policy(

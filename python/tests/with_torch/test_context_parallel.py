@@ -36,6 +36,15 @@ def test_features_have_the_same_numbers(program):
     check(ranks.run(2, getattr(rank_programs, program), ("p2p", "all_gather", "a2a")))
 
 
+def test_eight_bits_have_the_same_numbers():
+    check(ranks.run(2, rank_programs.eight_bits, ("p2p", "all_gather", "a2a")))
+    check(ranks.run(4, rank_programs.eight_bits, ("a2a+p2p",)))
+
+
+def test_keys_of_eight_bits_travel_as_such():
+    ranks.run(3, rank_programs.eight_bit_messages)
+
+
 def test_dropout_is_that_of_one_rank_on_any_number_of_ranks():
     check(ranks.run(3, rank_programs.dropout, ("p2p", "a2a")))
     check(ranks.run(4, rank_programs.dropout, ("a2a+p2p",)))

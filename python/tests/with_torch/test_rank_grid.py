@@ -1,6 +1,6 @@
 """context_parallel over the configurations that TransformerEngine tests its own with: masks, windows, grouped heads,
-heads of two sizes, sinks, biases, formats and ways of communication. Here every one of them runs, or is refused by
-name. Products of 8 bits (fp8_autocast) are refused whatever the mask: test_context_parallel.py."""
+heads of two sizes, sinks, biases, formats, types and ways of communication. Here every one of them runs, or is refused
+by name."""
 
 import functools
 
@@ -34,7 +34,8 @@ def test_a_case_is_computed_or_refused_by_name(case):
 
 def test_every_combination_is_there():
     seen = {(c.model, c.form, c.comm, c.dtype) for c in rank_grid.CASES}
-    assert len(seen) == len(rank_grid.CASES) == len(rank_grid.MODELS) * 3 * 4 * 2
+    assert len(seen) == len(rank_grid.CASES) == len(rank_grid.MODELS) * 3 * 4 * 3
     computed = [c for c in rank_grid.CASES if rank_grid.refusal_of(c) is None]
     assert {c.comm for c in computed} == set(rank_grid.COMMS)
+    assert {c.dtype for c in computed} == set(rank_grid.DTYPES)
     assert {c.form for c in computed} == set(rank_grid.FORMS)
