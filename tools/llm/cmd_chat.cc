@@ -53,6 +53,7 @@ class Conversation {
     Expected<Generation> made = generate(
         session_.model, cache_, sequence_, rest, options_.generate,
         [&](std::int64_t, std::int32_t token) {
+          InterruptFlag::forward(interrupt);
           return options_.json || print(text.add(session_.tokenizer.bytes_of(token)));
         },
         &interrupt);
