@@ -298,6 +298,7 @@ class StreamTest(ProgramTest):
     def test_ctrl_c_ends_an_answer(self):
         process = self.start_long_answer()
         process.stdout.read(20)
+        self.assertEqual(Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8"), "regard-llm\n")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, INTERRUPTED)
@@ -347,6 +348,7 @@ class ChatTest(ProgramTest):
         args = ("chat", "--temperature", 0, "--max-new-tokens", 4)
         done = self.run_program(*args, input=b"hi\n/reset\nhi\n/bye\nnever\n")
         self.assertEqual(done.stdout, 2 * done.stdout[: len(done.stdout) // 2])
+        self.assertEqual(done.stderr.count(b"[stopped after --max-new-tokens 4]"), 2)
         # A message that does not fit is refused, and the chat goes on.
         done = self.run_program(*args, input=b"x" * 100 + b"\nhi\n")
         self.assertIn(b"room for", done.stderr)
