@@ -36,8 +36,6 @@ LLM_MUTATIONS = [
     Mutation("rows are dequantised from the first", "tools/llm/dequantize.cc",
              "tensor.data.data() + first * row_blocks * format.bytes;",
              "tensor.data.data() + 0 * first * row_blocks * format.bytes;", (DEQUANTIZE,)),
-    Mutation("subnormal halves are twice as large", "tools/llm/dequantize.cc", "0x1p-24f", "0x1p-23f",
-             (DEQUANTIZE,)),
     Mutation("high bits of the last scales of a K format are those of the first", "tools/llm/dequantize.cc",
              "minimum = packed[i + 4] >> 4 | (packed[i] >> 6) << 4;",
              "minimum = packed[i + 4] >> 4 | (packed[i - 4] >> 6) << 4;", (DEQUANTIZE,)),

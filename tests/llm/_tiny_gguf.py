@@ -79,22 +79,25 @@ def shapes(layers, width, ffn_width, heads, heads_kv):
 
 
 def tiny_model(context=96, layers=2, width=32, ffn_width=48, heads=4, heads_kv=2, seed=1):
-    """The bytes of a file."""
+    """The bytes of a file. Without a seed all weights are 0."""
     draw = random.Random(seed)
     keys = metadata(layers, width, ffn_width, heads, heads_kv, context)
     infos, data = [], b""
     for name, shape in shapes(layers, width, ffn_width, heads, heads_kv).items():
         count = shape[0] * (shape[1] if len(shape) == 2 else 1)
-        values = [draw.uniform(-1, 1) * (0.3 if len(shape) == 2 else 1) for _ in range(count)]
-        if len(shape) == 1:
-            values = [1 + x / 2 for x in values]
+        if seed is None:
+            values = bytes(4 * count)
+        else:
+            spread, middle = (0.3, 0) if len(shape) == 2 else (0.5, 1)
+            drawn = [middle + spread * draw.uniform(-1, 1) for _ in range(count)]
+            values = struct.pack(f"<{count}f", *drawn)
         infos.append(
             string(name)
             + struct.pack("<I", len(shape))
             + struct.pack(f"<{len(shape)}Q", *reversed(shape))
             + struct.pack("<IQ", 0, len(data))
         )
-        data += struct.pack(f"<{count}f", *values)
+        data += values
         data += b"\0" * (-len(data) % 32)
     head = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(keys)) + b"".join(keys + infos)
     return head + b"\0" * (-len(head) % 32) + data

@@ -3,8 +3,10 @@
 import json
 import math
 import os
+import resource
 import signal
 import stat
+import statistics
 import struct
 import subprocess
 import tempfile
@@ -90,8 +92,18 @@ class GenerateTest(ProgramTest):
         done = self.generate()
         self.assertTrue(done.stdout.startswith(b"once upon"))
         self.assertTrue(done.stdout.endswith(b"\n"))
-        for word in (b"9 prompt tokens", b"time to first token", b"peak memory"):
+        for word in (b"9 prompt tokens", b"total", b"first-token", b"next-token", b"peak memory"):
             self.assertIn(word, done.stderr)
+        # One token has no next one.
+        done = self.run_program("generate", "--prompt", "a", "--max-new-tokens", 1)
+        self.assertNotIn(b"next-token", done.stderr)
+
+    def test_several_samples_are_whole_texts(self):
+        done = self.generate("--num-samples", 2, "--temperature", 0)
+        begin = b"sample 1 of 2:\nonce upon"
+        self.assertEqual(done.stdout[: len(begin)], begin)
+        first, second = done.stdout.split(b"sample 2 of 2:\n")
+        self.assertEqual(first, b"sample 1 of 2:\n" + second)
 
     def test_one_document_with_json(self):
         found = self.document(self.generate("--json", "--num-samples", 3))
@@ -192,7 +204,10 @@ class RefusalTest(ProgramTest):
 
     def test_files_that_are_no_models(self):
         whole = self.model.read_bytes()
+        name = b"blk.1.attn_v.weight"
+        columns = whole.index(name) + len(name) + 4  # behind the number of extents
         for name, data in {
+            "overflow": whole[:columns] + struct.pack("<Q", 1 << 62) + whole[columns + 8 :],
             "empty": b"",
             "text": b"hello",
             "cut": whole[: len(whole) // 2],
@@ -226,6 +241,18 @@ class RefusalTest(ProgramTest):
         args = ["generate", "--prompt", "a", "--checkpoint", path, "--num-samples", 1024]
         done = self.refused([*args, "--page-size", 1], code=FAILED)
         self.assertIn(b"reduce --max-seq-length or --num-samples", done.stderr)
+
+    def test_weights_that_no_memory_holds(self):
+        """A file of 250 MB, whose weights take as much again, in 600 MB; the program itself has some 150."""
+        path = self.dir / "large.gguf"
+        path.write_bytes(tiny_model(layers=1, width=2048, ffn_width=8192, seed=None))
+        args = ["generate", "--prompt", "a", "--checkpoint", path, "--threads", 1, "--dtype", "f32"]
+
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20))
+
+        done = self.run_program(*args, code=FAILED, preexec_fn=limit)
+        self.assertIn(b"no memory for the weights in f32; --dtype bf16 takes half", done.stderr)
 
 
 class StreamTest(ProgramTest):
@@ -271,11 +298,27 @@ class StreamTest(ProgramTest):
     def test_ctrl_c_ends_an_answer(self):
         process = self.start_long_answer()
         process.stdout.read(20)
+        self.assertEqual(Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8"), "regard-llm\n")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, INTERRUPTED)
         self.assertIn(b"interrupted", err)
         self.assertTrue(out.endswith(b"\n"))
+
+    def test_few_tokens_follow_ctrl_c(self):
+        """Of those of a second; a quarter of one would pass until the next poll of a long call."""
+        shares = []
+        for _ in range(5):
+            process = self.start_long_answer()
+            process.stdout.read(20)
+            output, second = process.stdout.fileno(), 0
+            end = time.monotonic() + 1
+            while time.monotonic() < end:
+                second += len(os.read(output, 1 << 16))
+            process.send_signal(signal.SIGINT)
+            shares.append(len(process.stdout.read()) / second)
+            self.assertEqual(process.wait(timeout=60), INTERRUPTED)
+        self.assertLess(statistics.median(shares), 0.04, shares)
 
     def test_ctrl_c_leaves_a_whole_document(self):
         process = self.start_long_answer("--json")
@@ -305,6 +348,7 @@ class ChatTest(ProgramTest):
         args = ("chat", "--temperature", 0, "--max-new-tokens", 4)
         done = self.run_program(*args, input=b"hi\n/reset\nhi\n/bye\nnever\n")
         self.assertEqual(done.stdout, 2 * done.stdout[: len(done.stdout) // 2])
+        self.assertEqual(done.stderr.count(b"[stopped after --max-new-tokens 4]"), 2)
         # A message that does not fit is refused, and the chat goes on.
         done = self.run_program(*args, input=b"x" * 100 + b"\nhi\n")
         self.assertIn(b"room for", done.stderr)
@@ -340,6 +384,22 @@ class ChatTest(ProgramTest):
         process.stdin.write(b"/bye\n")
         process.stdin.flush()
         self.assertEqual(process.wait(timeout=60), OK)
+
+
+class BenchTest(ProgramTest):
+    def test_rates_beside_the_machines(self):
+        path = self.dir / "model.gguf"
+        path.write_bytes(tiny_model(context=2500, layers=1))
+        args = ("bench", "--checkpoint", path, "--threads", 1)
+        found = self.document(self.run_program(*args, "--json"))
+        rows = [(row["phase"], row["context"]) for row in found["rows"]]
+        # Contexts that the model does not have are left out.
+        self.assertEqual(rows, [*(("prefill", n) for n in (128, 512, 2048)), ("decode", 128), ("decode", 1024)])
+        for row in found["rows"]:
+            self.assertGreater(row["tokens_per_s"], 0)
+            share = row["share_of_peak" if row["phase"] == "prefill" else "share_of_bandwidth"]
+            self.assertTrue(0 < share < 1.2, row)
+        self.assertIn(b"of read bandwidth", self.run_program(*args, "--page-size", 0).stdout)
 
 
 class EvalTest(ProgramTest):

@@ -65,9 +65,8 @@ std::optional<char> unescaped(char c) {
   }
 }
 
-/// The text from `at` to "<|im_end|>", inside a literal with this quote, or outside of literals
-/// with
-/// '\0'. Nothing if the literal or the plain text ends before.
+/// The text from `at` to "<|im_end|>": inside a literal that began with this quote, or with '\0'
+/// outside of literals. Nothing if the literal or the plain text ends before.
 std::optional<std::string> text_to_end(std::string_view text, std::size_t at, char literal) {
   std::string out;
   while (at < text.size()) {

@@ -53,6 +53,7 @@ class Conversation {
     Expected<Generation> made = generate(
         session_.model, cache_, sequence_, rest, options_.generate,
         [&](std::int64_t, std::int32_t token) {
+          InterruptFlag::forward(interrupt);
           return options_.json || print(text.add(session_.tokenizer.bytes_of(token)));
         },
         &interrupt);
@@ -104,6 +105,9 @@ int talk(Conversation& conversation, Session& session, const Options& options) {
     }
     if (interrupted) complain("[stopped]\n");
     if (made && made->context_full) complain("[the context is full: /reset begins anew]\n");
+    if (made && made->new_tokens >= options.generate.max_new_tokens) {
+      complain("[stopped after --max-new-tokens " + std::to_string(made->new_tokens) + "]\n");
+    }
     if (!print("")) break;
   }
   print_details(session, options);

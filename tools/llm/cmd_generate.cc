@@ -47,14 +47,12 @@ Expected<std::vector<std::int32_t>> prompt_tokens(const Tokenizer& tokenizer,
 }
 
 /// One sample appears as it is made; several appear one after the other at the end.
-bool print_samples(const Tokenizer& tokenizer, const Generation& made) {
+void print_samples(const Tokenizer& tokenizer, const std::string& prompt, const Generation& made) {
+  const std::string count = std::to_string(made.samples.size());
   for (std::size_t s = 0; s < made.samples.size(); ++s) {
-    const std::string text = text_of(tokenizer, made.samples[s]);
-    if (!print("sample " + std::to_string(s + 1) + ":" + text + "\n\n")) {
-      return false;
-    }
+    print("sample " + std::to_string(s + 1) + " of " + count + ":\n" + prompt +
+          text_of(tokenizer, made.samples[s]) + "\n\n");
   }
-  return true;
 }
 
 int report(Session& session, const Options& options, const std::vector<std::int32_t>& prompt,
@@ -65,7 +63,7 @@ int report(Session& session, const Options& options, const std::vector<std::int3
     document.update(more);
     print(document.dump() + "\n");
   } else {
-    if (options.generate.samples > 1) print_samples(session.tokenizer, made);
+    if (options.generate.samples > 1) print_samples(session.tokenizer, options.prompt, made);
     complain(rates_text(made));
   }
   print_details(session, options);
@@ -153,10 +151,9 @@ Expected<std::unique_ptr<RankSequence>> make_sequence(Session& session, const Op
 
 /// Every rank returns the same refusals, which rank 0 states; of other errors each states its own.
 RankOutcome fail_on_rank(const distributed::Communicator& communicator, const Status& status) {
-  const bool is_everywhere = status.code() == StatusCode::kInvalidArgument ||
-                             status.code() == StatusCode::kNotFound ||
-                             status.code() == StatusCode::kNoBackend;
-  if (is_everywhere && communicator.rank() != 0) return {exit_code_of(status), false};
+  const int code = exit_code_of(status);
+  const bool is_everywhere = code == kUsage || code == kNoBackend;
+  if (is_everywhere && communicator.rank() != 0) return {code, false};
   return {fail(status), !is_everywhere};
 }
 
@@ -220,7 +217,11 @@ int run_generate(const Options& given) {
   Printer printer(session->tokenizer, options);
   const auto made = generate(
       session->model, *cache, cache->add(), *prompt, options.generate,
-      [&](std::int64_t, std::int32_t token) { return printer.add(token); }, &interrupt);
+      [&](std::int64_t, std::int32_t token) {
+        InterruptFlag::forward(interrupt);
+        return printer.add(token);
+      },
+      &interrupt);
   if (!made) return fail(made.status());
   printer.finish();
   if (!options.write_logits.empty()) {

@@ -1,7 +1,7 @@
-#include <bit>
 #include <cstdint>
 #include <cstring>
 
+#include "regard/dtype.h"
 #include "tools/llm/ggml_types.h"
 #include "tools/llm/gguf.h"
 
@@ -13,30 +13,17 @@ namespace {
 
 using Byte = std::uint8_t;
 
-float from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
+std::uint16_t read16(const Byte* p) { return static_cast<std::uint16_t>(p[0] | p[1] << 8); }
 
-std::uint32_t read16(const Byte* p) {
-  return static_cast<std::uint32_t>(p[0]) | static_cast<std::uint32_t>(p[1]) << 8;
+std::uint32_t read32(const Byte* p) {
+  return read16(p) | static_cast<std::uint32_t>(read16(p + 2)) << 16;
 }
 
-std::uint32_t read32(const Byte* p) { return read16(p) | read16(p + 2) << 16; }
-
-float from_half(const Byte* p) {
-  const std::uint32_t half = read16(p);
-  const std::uint32_t sign = (half & 0x8000u) << 16;
-  const std::uint32_t exponent = (half >> 10) & 31;
-  const std::uint32_t fraction = half & 0x3ff;
-  if (exponent == 0) {  // zero or subnormal: a multiple of 2^-24, exact in f32
-    const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
-    return from_bits(sign | std::bit_cast<std::uint32_t>(magnitude));
-  }
-  const std::uint32_t wide = exponent == 31 ? 255 : exponent + (127 - 15);
-  return from_bits(sign | wide << 23 | fraction << 13);
-}
+float from_half(const Byte* p) { return regard::f32_from_f16(read16(p)); }
 
 void f16(const Byte* block, float* out) { *out = from_half(block); }
 
-void bf16(const Byte* block, float* out) { *out = from_bits(read16(block) << 16); }
+void bf16(const Byte* block, float* out) { *out = regard::f32_from_bf16(read16(block)); }
 
 void q8_0(const Byte* block, float* out) {
   const float scale = from_half(block);

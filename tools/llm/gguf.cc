@@ -28,15 +28,6 @@ struct RawTensor {
   std::uint64_t bytes = 0;
 };
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (const std::int64_t extent : shape) {
-    if (text.size() > 1) text += ',';
-    text += std::to_string(extent);
-  }
-  return text + ']';
-}
-
 Status read_shape(ByteReader& reader, const Item& item, GgufTensor& tensor) {
   const Expected<std::uint32_t> rank = reader.read<std::uint32_t>(item);
   if (!rank) return rank.status();

@@ -1,9 +1,6 @@
 #include "tools/llm/kv_cache.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 #include <new>
 #include <string>
@@ -26,16 +23,6 @@ bool multiply_checked(std::int64_t factor, std::int64_t* product) {
 }
 
 }  // namespace
-
-std::unique_ptr<std::byte[], FreeMemory> allocate_rows(std::int64_t bytes) {
-  constexpr std::size_t kHugePage = std::size_t{2} << 20;
-  const std::size_t align = static_cast<std::size_t>(bytes) < kHugePage ? 64 : kHugePage;
-  const std::size_t size = (static_cast<std::size_t>(bytes) + align - 1) / align * align;
-  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(align, size));
-  if (memory == nullptr) throw std::bad_alloc();
-  if (align == kHugePage) ::madvise(memory, size, MADV_HUGEPAGE);
-  return std::unique_ptr<std::byte[], FreeMemory>(memory);
-}
 
 Expected<KvCache> KvCache::make(std::int64_t layers, std::int64_t heads_kv, std::int64_t head_dim,
                                 const CacheOptions& options) {

@@ -2,22 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "regard/attention.h"
+#include "tools/llm/row_memory.h"
 
 namespace llm {
-
-struct FreeMemory {
-  void operator()(std::byte* memory) const noexcept { std::free(memory); }
-};
-
-/// Memory that takes no room until it is written, on huge pages where the system grants them: rows
-/// are read at the rate of memory. Throws std::bad_alloc.
-std::unique_ptr<std::byte[], FreeMemory> allocate_rows(std::int64_t bytes);
 
 /// How keys and values are kept.
 struct CacheOptions {
@@ -62,7 +53,7 @@ class KvCache {
  private:
   /// K and V [entries, heads_kv, rows, head_dim], and the scales of their rows.
   struct Layer {
-    std::unique_ptr<std::byte[], FreeMemory> k, v;
+    RowMemory k, v;
     std::vector<float> scales_k, scales_v;
   };
 

@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "distributed/launcher.h"
@@ -23,7 +25,8 @@ namespace {
 void limit_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   ::setenv("GOMP_SPINCOUNT", "1000", 1);
-  ::execv("/proc/self/exe", argv);
+  std::error_code error;  // by its path, so that ps and top show its name and not "exe"
+  ::execv(std::filesystem::read_symlink("/proc/self/exe", error).c_str(), argv);
 }
 
 int run(int argc, char** argv) {

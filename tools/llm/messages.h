@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "regard/status.h"
@@ -11,5 +13,8 @@ using regard::files::quote;
 
 /// "[where] message", an invalid argument.
 regard::Status invalid(const char* where, const std::string& message);
+
+/// "[2,3]"
+std::string shape_text(std::span<const std::int64_t> shape);
 
 }  // namespace llm

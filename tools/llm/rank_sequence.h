@@ -53,8 +53,6 @@ class RankSequence {
   std::string explain() const;
 
  private:
-  using Rows = std::unique_ptr<std::byte[], FreeMemory>;
-
   RankSequence(Model& model, regard::distributed::Communicator& communicator,
                const RankOptions& options);
   regard::Status reserve();
@@ -75,7 +73,7 @@ class RankSequence {
   RotaryTables rotary_;
   std::int64_t length_ = 0;               // of the sequence
   std::int64_t rows_ = 0, max_rows_ = 0;  // of this rank
-  std::vector<Rows> k_, v_;               // of each layer, [heads_kv, max_rows_, head_dim]
+  std::vector<RowMemory> k_, v_;          // of each layer, [heads_kv, max_rows_, head_dim]
   regard::distributed::Plan prompt_plan_, token_plan_;
   bool has_prompt_ = false;
   std::vector<float> logits_;  // that another rank computed

@@ -31,17 +31,20 @@ Json rates_json(const Generation& g) {
 std::string rates_text(const Generation& g) {
   std::string text = fmt::format(
       "\n{} prompt tokens, {} new ones in {:.3f} s\n"
-      "time to first token:    {:.4f} s, {:.1f} prompt tokens/s\n"
-      "total throughput:       {:.2f} tokens/s\n"
-      "next-token throughput:  {:.2f} tokens/s\n"
-      "peak memory:            {:.2f} GB\n",
-      g.prompt_tokens, g.new_tokens, total_seconds(g), g.prefill_seconds,
-      rate(g.prompt_tokens, g.prefill_seconds), rate(g.new_tokens, total_seconds(g)),
-      rate(g.decode_tokens, g.decode_seconds), static_cast<double>(peak_memory_bytes()) * 1e-9);
+      "total throughput:        {:.2f} tokens/s\n"
+      "first-token throughput:  {:.2f} tokens/s: {:.4f} s, {:.1f} prompt tokens/s\n",
+      g.prompt_tokens, g.new_tokens, total_seconds(g), rate(g.new_tokens, total_seconds(g)),
+      rate(1, g.prefill_seconds), g.prefill_seconds, rate(g.prompt_tokens, g.prefill_seconds));
+  if (g.decode_tokens > 0) {
+    text += fmt::format("next-token throughput:   {:.2f} tokens/s\n",
+                        rate(g.decode_tokens, g.decode_seconds));
+  }
   if (g.drafted > 0) {
     text +=
-        fmt::format("drafts:                 {} of {} tokens accepted\n", g.accepted, g.drafted);
+        fmt::format("drafts:                  {} of {} tokens accepted\n", g.accepted, g.drafted);
   }
+  text += fmt::format("peak memory:             {:.2f} GB\n",
+                      static_cast<double>(peak_memory_bytes()) * 1e-9);
   if (g.context_full) text += "stopped: the context is full\n";
   return text;
 }

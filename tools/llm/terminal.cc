@@ -51,6 +51,7 @@ int fail(const regard::Status& status) {
 int exit_code_of(const regard::Status& status) {
   switch (status.code()) {
     case regard::StatusCode::kInvalidArgument:
+    case regard::StatusCode::kOverflow:  // extents of a hostile file
     case regard::StatusCode::kNotFound: return kUsage;
     case regard::StatusCode::kNoBackend: return kNoBackend;
     case regard::StatusCode::kInterrupted: return kInterruptedExit;
@@ -82,6 +83,9 @@ InterruptFlag::~InterruptFlag() {
 }
 bool InterruptFlag::raised() noexcept { return g_interrupted.load(); }
 void InterruptFlag::lower() noexcept { g_interrupted = false; }
+void InterruptFlag::forward(regard::Interrupt& interrupt) noexcept {
+  if (raised()) interrupt.request();
+}
 
 LineReader::LineReader() {
   // Without a locale of UTF-8 libedit drops what is not ASCII.

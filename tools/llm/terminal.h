@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "regard/interrupt.h"
 #include "regard/status.h"
 
 namespace llm {
@@ -30,6 +31,9 @@ class InterruptFlag {
   InterruptFlag& operator=(const InterruptFlag&) = delete;
   static bool raised() noexcept;
   static bool poll(void*) noexcept { return raised(); }  // for regard::Interrupt
+  /// Requests `interrupt` if it is raised. An Interrupt polls four times a second alone, in which
+  /// 25 tokens would follow a ctrl-C: so this is called for each.
+  static void forward(regard::Interrupt& interrupt) noexcept;
   static void lower() noexcept;
 
  private:

@@ -1,5 +1,6 @@
 #include "tools/llm/weights.h"
 
+#include <new>
 #include <set>
 #include <string>
 
@@ -12,14 +13,6 @@ using regard::Dtype;
 using regard::Expected;
 using regard::Status;
 
-std::string dims_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (const std::int64_t extent : shape) {
-    text += (text.size() > 1 ? "," : "") + std::to_string(extent);
-  }
-  return text + "]";
-}
-
 /// Takes tensors from a file by name, each with the shape that it must have.
 class TensorReader {
  public:
@@ -30,11 +23,11 @@ class TensorReader {
                                    const std::vector<std::int64_t>& shape) {
     const GgufTensor* const tensor = file_.find(name);
     if (tensor == nullptr) {
-      return invalid("model", "tensor " + name + " is missing, expected " + dims_text(shape));
+      return invalid("model", "tensor " + name + " is missing, expected " + shape_text(shape));
     }
     if (tensor->shape != shape) {
-      return invalid("model", "shape of tensor " + name + " (" + dims_text(tensor->shape) +
-                                  ") must be " + dims_text(shape));
+      return invalid("model", "shape of tensor " + name + " (" + shape_text(tensor->shape) +
+                                  ") must be " + shape_text(shape));
     }
     taken_.insert(name);
     return tensor;
@@ -124,7 +117,7 @@ std::int64_t Weights::bytes() const noexcept {
 }
 
 Expected<Weights> load_weights(const GgufContents& file, const ModelConfig& c,
-                               const MatrixEngine& engine, Dtype dtype) {
+                               const MatrixEngine& engine, Dtype dtype) try {
   TensorReader read(file, engine, dtype);
   Weights made;
   const Expected<const GgufTensor*> embedding = read.find("token_embd.weight", {c.vocab, c.width});
@@ -149,6 +142,10 @@ Expected<Weights> load_weights(const GgufContents& file, const ModelConfig& c,
   made.logits.push_back(*std::move(logits));
   if (Status status = read.check_all_taken(); !status.ok()) return status;
   return made;
+} catch (const std::bad_alloc&) {
+  return Status(regard::StatusCode::kOutOfMemory,
+                std::string("[model] no memory for the weights in ") + to_string(dtype) +
+                    (dtype == Dtype::kF32 ? "; --dtype bf16 takes half" : ""));
 }
 
 }  // namespace llm
