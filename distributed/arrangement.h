@@ -16,6 +16,8 @@ namespace regard::distributed {
 struct Whole {
   AttentionParams params;  // types, heads, head_dims, options
   Options options;
+  AttentionOptions call;  // what every call's options are to be
+  std::int64_t diagonal_offset = 0;
   int ranks = 1;
   bool has_alibi = false, has_sinks = false;
   Visibility visibility;

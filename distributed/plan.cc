@@ -81,6 +81,8 @@ Expected<Whole> whole_of(const AttentionRequest& request, const Options& options
   whole.has_alibi = request.alibi_slopes.present();
   whole.has_sinks = request.sinks.present();
   whole.options = options;
+  whole.call = request.options;
+  whole.diagonal_offset = request.diagonal_offset;
   whole.ranks = member.ranks;
   whole.params = *params;
   // What describe() drops where a rank's own rows do not need it.

@@ -1,6 +1,8 @@
 #include "distributed/plan_impl.h"
 
-#include <tuple>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "distributed/text.h"
 
@@ -22,28 +24,47 @@ Status check_views(const AttentionRequest& r, const char* where) {
   return {};
 }
 
-/// What is seen and edited is the plan's: a call with other options would compute neither.
-Status check_options(const AttentionParams& p, const AttentionOptions& o, const char* where) {
-  const std::int64_t right = o.is_causal ? 0 : o.window_right;
-  if (o.window_left != p.window_left || right != p.window_right) {
-    return invalid(where, "window (", o.window_left, ", ", right, ") must be the plan's, ",
-                   p.window_left, ", ", p.window_right);
+/// What is seen and edited is the plan's: a call with other options would compute neither. They are
+/// held against the options that the plan was given: its params have a score function that is a
+/// softcap as softcap.
+Status check_options(const Whole& whole, const AttentionRequest& r, const char* where) {
+  const AttentionOptions &given = r.options, &planned = whole.call;
+  const auto right_of = [](const AttentionOptions& o) { return o.is_causal ? 0 : o.window_right; };
+  if (given.window_left != planned.window_left || right_of(given) != right_of(planned)) {
+    return invalid(where, "window (", given.window_left, ", ", right_of(given),
+                   ") must be the plan's, ", planned.window_left, ", ", right_of(planned));
   }
-  if (o.diagonal != p.diagonal) {
-    return invalid(where, "diagonal (", to_string(o.diagonal), ") must be the plan's, ",
-                   to_string(p.diagonal));
+  Status status;
+  const auto hold = [&](const char* name, const auto& of_call, const auto& of_plan) {
+    if (!status.ok() || of_call == of_plan) return;
+    status = invalid(where, name, " (", of_call, ") must be the plan's, ", of_plan);
+  };
+  const double scale = default_softmax_scale(whole.params.head_dim_qk);
+  hold("diagonal", std::string(to_string(given.diagonal)),
+       std::string(to_string(planned.diagonal)));
+  if (planned.diagonal == Diagonal::kOffset) {
+    hold("diagonal_offset", r.diagonal_offset, whole.diagonal_offset);
   }
-  for (const auto& [name, given, planned] :
-       {std::tuple("softcap", o.softcap, p.softcap),
-        std::tuple("dropout_p", o.dropout_p, p.dropout_p),
-        std::tuple("softmax_scale", o.softmax_scale.value_or(p.softmax_scale), p.softmax_scale)}) {
-    if (given == planned) continue;
-    return invalid(where, name, " (", given, ") must be the plan's, ", planned);
-  }
-  return {};
+  hold("softmax_scale", given.softmax_scale.value_or(scale), planned.softmax_scale.value_or(scale));
+  hold("softcap", given.softcap, planned.softcap);
+  hold("dropout_p", given.dropout_p, planned.dropout_p);
+  hold("hadamard", given.hadamard, planned.hadamard);
+  hold("score_function", to_string(given.score_function), to_string(planned.score_function));
+  hold("mask_function", to_string(given.mask_function), to_string(planned.mask_function));
+  return status;
 }
 
 }  // namespace
+
+Status check_descale(const char* name, const TensorView& view, const char* where) {
+  if (!view.present()) return {};
+  if (view.num_elements() == 1 && view.dtype == Dtype::kF32 &&
+      view.device.type == DeviceType::kCpu) {
+    return {};
+  }
+  return invalid(where, name, " (", to_string(view),
+                 ") must have one element of f32 on the CPU on ranks");
+}
 
 Status check_tensors(const AttentionRequest& r, const char* where) {
   const std::pair<const char*, const TensorView*> refused[] = {
@@ -89,8 +110,10 @@ Status check_tensors(const AttentionRequest& r, const char* where) {
   const std::pair<const char*, const TensorView*> descales[] = {
       {"descale_q", &r.descale_q}, {"descale_k", &r.descale_k}, {"descale_v", &r.descale_v}};
   for (const auto& [name, view] : descales) {
-    if (!view->present() || view->num_elements() == 1) continue;
-    return invalid(where, name, " (", to_string(*view), ") must have one element on ranks");
+    if (Status s = check_descale(name, *view, where); !s.ok()) return s;
+  }
+  if (r.q.dtype == Dtype::kF64 && (is_f8(r.k.dtype) || is_f8(r.v.dtype))) {
+    return invalid(where, "q (", to_string(r.q), ") must not be f64 beside k and v of 8 bits");
   }
   if (r.options.quantize_probs) {
     return invalid(where,
@@ -114,7 +137,7 @@ Status check_call(const PlanImpl& plan, const AttentionRequest& request, const C
     return invalid(where, "ranks (", c.size(), ") must be the plan's, ", plan.whole.ranks);
   }
   const AttentionParams& p = plan.whole.params;
-  if (Status s = check_options(p, request.options, where); !s.ok()) return s;
+  if (Status s = check_options(plan.whole, request, where); !s.ok()) return s;
   const std::int64_t rows_q =
       plan.is_decode ? plan.whole.options.seqlen_q : rows_of(plan.whole.pieces_q[rank]);
   const std::int64_t rows_kv = rows_of(plan.whole.pieces_kv[rank]);

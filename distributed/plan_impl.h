@@ -26,6 +26,9 @@ struct PlanImpl {
 /// What ranks cannot compute together, by name: of a plan's request, and of each call's.
 Status check_tensors(const AttentionRequest& request, const char* where);
 
+/// Null or one number of f32.
+Status check_descale(const char* name, const TensorView& view, const char* where);
+
 /// A call's tensors must be those of the plan.
 Status check_call(const PlanImpl& plan, const AttentionRequest& request, const Communicator& c,
                   const char* where);

@@ -354,10 +354,7 @@ Status check_gradients(const Whole& whole, const AttentionGradRequest& r, const 
     return invalid(where, "d_out (", to_string(r.d_out), ") must have out's shape, and be ",
                    to_string(whole.dtype_d_out()));
   }
-  if (r.descale_d_out.present() && r.descale_d_out.num_elements() != 1) {
-    return invalid(where, "descale_d_out (", to_string(r.descale_d_out),
-                   ") must have one element on ranks");
-  }
+  if (Status s = check_descale("descale_d_out", r.descale_d_out, where); !s.ok()) return s;
   const std::pair<const char*, const TensorView*> refused[] = {
       {"scales_d_out", &r.scales_d_out},
       {"gradient_scales", &r.gradient_scales},

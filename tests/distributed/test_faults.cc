@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <random>
 #include <span>
@@ -55,40 +57,48 @@ TEST(Faults, TransfersEndBeforeTheirBuffersDo) {
   EXPECT_EQ(communicator.abandoned, 1);
 }
 
-TEST(Faults, NoRankHangs) {
-  int failed = 0;
-  for (int seed = 0; seed < 200; ++seed) {
-    std::mt19937 random(static_cast<unsigned>(seed));
-    Problem p;
-    p.sq = p.skv = 24;
-    p.hq = p.hkv = 4;
-    p.d = p.dv = 8;
-    auto options = test::options_of(p);
-    options.algorithm = seed % 2 == 0 ? Algorithm::kP2p : Algorithm::kA2a;
-    const int ranks = 2 + static_cast<int>(random() % 3);
-    Fault fault;
-    fault.kind = static_cast<Fault::Kind>(1 + seed % 3);
-    // A short delay must be no error, on a busy machine neither.
-    const bool is_delay = fault.kind == Fault::Kind::kDelay;
-    options.limits.timeout = std::chrono::milliseconds(is_delay ? 4000 : 150);
-    fault.rank = static_cast<int>(random() % static_cast<unsigned>(ranks));
-    fault.at = static_cast<std::int64_t>(random() % 14);
-    fault.delay = std::chrono::milliseconds(fault.kind == Fault::Kind::kDelay ? 10 : 300);
-    test::Tensors whole = test::make_whole(p);
-    const auto begin = distributed::Clock::now();
-    const test::RankRun run = test::run_on_ranks(p, options, ranks, &whole, true, fault);
-    EXPECT_LT(distributed::Clock::now() - begin, std::chrono::seconds(5)) << seed;
-    if (run.status.ok()) continue;
-    ++failed;
-    EXPECT_NE(fault.kind, Fault::Kind::kDelay) << run.status.to_string();
-    for (std::size_t r = 0; r < run.all.size(); ++r) {
-      if (run.all[r].ok()) continue;
-      EXPECT_NE(run.all[r].message().find("step "), std::string::npos) << run.all[r].message();
-      EXPECT_NE(run.all[r].message().find("rank " + std::to_string(r) + ", step "),
-                std::string::npos)
-          << run.all[r].message();
-    }
+/// Ranks that wait for a time-out most of the time: as many calls at once as cost none.
+void side_by_side(int count, const std::function<void(int)>& f) { test::on_ranks(count, f); }
+
+/// Whether a call failed whose fault, ranks and algorithm are drawn from `seed`.
+bool fails_with_a_fault(int seed) {
+  std::mt19937 random(static_cast<unsigned>(seed));
+  Problem p;
+  p.sq = p.skv = 24;
+  p.hq = p.hkv = 4;
+  p.d = p.dv = 8;
+  auto options = test::options_of(p);
+  options.algorithm = seed % 2 == 0 ? Algorithm::kP2p : Algorithm::kA2a;
+  const int ranks = 2 + static_cast<int>(random() % 3);
+  Fault fault;
+  fault.kind = static_cast<Fault::Kind>(1 + seed % 3);
+  // A short delay must be no error, on a busy machine neither.
+  const bool is_delay = fault.kind == Fault::Kind::kDelay;
+  options.limits.timeout = std::chrono::milliseconds(is_delay ? 4000 : 150);
+  fault.rank = static_cast<int>(random() % static_cast<unsigned>(ranks));
+  fault.at = static_cast<std::int64_t>(random() % 14);
+  fault.delay = std::chrono::milliseconds(fault.kind == Fault::Kind::kDelay ? 10 : 300);
+  test::Tensors whole = test::make_whole(p);
+  const auto begin = distributed::Clock::now();
+  const test::RankRun run = test::run_on_ranks(p, options, ranks, &whole, true, fault);
+  EXPECT_LT(distributed::Clock::now() - begin, std::chrono::seconds(5)) << seed;
+  if (run.status.ok()) return false;
+  EXPECT_NE(fault.kind, Fault::Kind::kDelay) << run.status.to_string();
+  for (std::size_t r = 0; r < run.all.size(); ++r) {
+    if (run.all[r].ok()) continue;
+    EXPECT_NE(run.all[r].message().find("step "), std::string::npos) << run.all[r].message();
+    EXPECT_NE(run.all[r].message().find("rank " + std::to_string(r) + ", step "), std::string::npos)
+        << run.all[r].message();
   }
+  return true;
+}
+
+TEST(Faults, NoRankHangs) {
+  constexpr int kAtOnce = 4;
+  std::atomic<int> failed = 0;
+  side_by_side(kAtOnce, [&](int first) {
+    for (int seed = first; seed < 200; seed += kAtOnce) failed += fails_with_a_fault(seed);
+  });
   EXPECT_GT(failed, 60);
 }
 
@@ -127,29 +137,33 @@ std::vector<Status> run_short_of_memory(Algorithm algorithm, std::uint64_t n) {
   return statuses;
 }
 
-TEST(Faults, MemoryThatRunsOutOnOneRankIsAnErrorWithinTheTimeOut) {
-  for (const Algorithm algorithm : {Algorithm::kP2p, Algorithm::kAllGather, Algorithm::kA2a}) {
-    int failed = 0, noticed = 0;
-    for (std::uint64_t n = 1;; n += 3) {
-      const auto begin = distributed::Clock::now();
-      const std::vector<Status> statuses = run_short_of_memory(algorithm, n);
-      EXPECT_LT(distributed::Clock::now() - begin, std::chrono::seconds(5)) << n;
-      if (statuses.empty()) break;
-      if (statuses[1].ok()) continue;  // of what a call can do without
-      ++failed;
-      EXPECT_TRUE(statuses[1].code() == StatusCode::kOutOfMemory ||
-                  statuses[1].code() == StatusCode::kWorkspace)
-          << n << " " << statuses[1].to_string();
-      for (const std::size_t other : {0U, 2U}) {
-        if (statuses[other].ok()) continue;  // it had all messages
-        ++noticed;
-        EXPECT_NE(statuses[other].message().find("step "), std::string::npos)
-            << statuses[other].to_string();
-      }
+/// Every third allocation of a call fails in turn.
+void run_short_of_memory(Algorithm algorithm) {
+  int failed = 0, noticed = 0;
+  for (std::uint64_t n = 1;; n += 3) {
+    const auto begin = distributed::Clock::now();
+    const std::vector<Status> statuses = run_short_of_memory(algorithm, n);
+    EXPECT_LT(distributed::Clock::now() - begin, std::chrono::seconds(5)) << n;
+    if (statuses.empty()) break;
+    if (statuses[1].ok()) continue;  // of what a call can do without
+    ++failed;
+    EXPECT_TRUE(statuses[1].code() == StatusCode::kOutOfMemory ||
+                statuses[1].code() == StatusCode::kWorkspace)
+        << n << " " << statuses[1].to_string();
+    for (const std::size_t other : {0U, 2U}) {
+      if (statuses[other].ok()) continue;  // it had all messages
+      ++noticed;
+      EXPECT_NE(statuses[other].message().find("step "), std::string::npos)
+          << statuses[other].to_string();
     }
-    EXPECT_GT(failed, 5);
-    EXPECT_GT(noticed, 5);
   }
+  EXPECT_GT(failed, 5);
+  EXPECT_GT(noticed, 5);
+}
+
+TEST(Faults, MemoryThatRunsOutOnOneRankIsAnErrorWithinTheTimeOut) {
+  constexpr Algorithm kAlgorithms[] = {Algorithm::kP2p, Algorithm::kAllGather, Algorithm::kA2a};
+  side_by_side(3, [&](int n) { run_short_of_memory(kAlgorithms[n]); });
 }
 
 }  // namespace

@@ -415,13 +415,37 @@ TEST(Plan, CallsHaveTheOptionsOfTheirPlan) {
        [](Options* o) { o->diagonal = Diagonal::kBottomRight; }},
       {"softcap (3", [](Options* o) { o->softcap = 3.0; }},
       {"dropout_p (0.5", [](Options* o) { o->dropout_p = 0.5; }},
-      {"softmax_scale (2", [](Options* o) { o->softmax_scale = 2.0; }}};
+      {"softmax_scale (2", [](Options* o) { o->softmax_scale = 2.0; }},
+      {"score_function (score*2)",
+       [](Options* o) { o->score_function = Expression::parse("score * 2").value(); }}};
   for (const auto& [words, change] : changes) {
     const auto refused = refusals_of(p, [&](AttentionRequest* r) { change(&r->options); });
     EXPECT_EQ(refused.first, "") << words;
     EXPECT_EQ(refused.second.find(std::string("[distributed::attention] ") + words), 0U)
         << refused.second;
   }
+}
+
+TEST(Plan, AScaleIsThePlansWhereTheCallHasNone) {
+  Problem p;
+  p.options.softmax_scale = 2.0;
+  const auto refused =
+      refusals_of(p, [](AttentionRequest* r) { r->options.softmax_scale.reset(); });
+  EXPECT_NE(refused.second.find("must be the plan's, 2"), std::string::npos) << refused.second;
+}
+
+TEST(Plan, AFunctionThatIsASoftcapIsThePlans) {
+  Problem p;
+  p.options.score_function = Expression::parse("3 * tanh(score / 3)").value();
+  EXPECT_EQ(refusals_of(p, [](AttentionRequest*) {}).second, "");
+}
+
+TEST(Plan, DescalesAreOneNumberOfF32) {
+  Problem p;
+  p.dtype = Dtype::kF8E4M3;
+  const distributed::Tensor doubles(Dtype::kF64, {1});
+  const auto refused = refusals_of(p, [&](AttentionRequest* r) { r->descale_k = doubles.view(); });
+  EXPECT_NE(refused.second.find("descale_k (f64[1]"), std::string::npos) << refused.second;
 }
 
 TEST(Attention, BackwardRefusesWhatItWouldIgnore) {

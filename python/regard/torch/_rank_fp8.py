@@ -67,7 +67,9 @@ class RoundedCall(Call):
         return self._codes
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, policy: Any, **more: Any) -> tuple[Tensor, Tensor]:
-        return super().forward(q, k, v, policy, out=self._out)
+        # Kept by the caller's graph, which keeps this: here it would be a cycle.
+        out, self._out = self._out, None
+        return super().forward(q, k, v, policy, out=out)
 
     def backward(self, d_out: Tensor, saved: tuple[Tensor, ...], policy: Any, **more: Any) -> tuple[Tensor | None, ...]:
         rounded = self._rounding.rounded({"d_out": d_out}, policy)

@@ -406,8 +406,9 @@ static bool run_next_item(const BackwardArgs& a, char* head_workspace, char* scr
 /// than its share; null: none. `first`: from which on it looks, so that two look at others first.
 static char* head_to_help(const BackwardArgs& a, std::int64_t first) {
   const std::int64_t left = read_count(a.heads_left);
+  const std::int64_t shared = left < a.head_workspaces ? left : a.head_workspaces;
   char* found = nullptr;
-  std::int64_t fewest = left > 0 ? (a.workers + left - 1) / left : 0;
+  std::int64_t fewest = shared > 0 ? (a.workers + shared - 1) / shared : 0;
   for (std::int64_t x = 0; x < a.head_workspaces; ++x) {
     char* const head_workspace = a.heads + (first + x) % a.head_workspaces * a.head_bytes;
     const HeadProgress& progress = progress_of(a, head_workspace);
