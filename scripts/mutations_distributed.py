@@ -73,8 +73,11 @@ DISTRIBUTED_MUTATIONS = [
              "if (!p.features.has(feature) || kDivided.has(feature)) continue;",
              "if (kDivided.has(feature) || f >= 0) continue;", (RANKS,)),
     Mutation("a call's window is not compared with its plan's", "distributed/plan_impl.cc",
-             "if (o.window_left != p.window_left || right != p.window_right) {",
-             "if (o.window_left != p.window_left && right != p.window_right) {", (RANKS,)),
+             "planned.window_left || right_of(given) !=", "planned.window_left && right_of(given) !=", (RANKS,)),
+    Mutation("a call's scale may be the default where the plan has another", "distributed/plan_impl.cc",
+             "given.softmax_scale.value_or(scale), planned", "planned.softmax_scale.value_or(scale), planned", (RANKS,)),
+    Mutation("descales on ranks may be of any type", "distributed/plan_impl.cc",
+             "view.num_elements() == 1 && view.dtype == Dtype::kF32 &&", "view.num_elements() == 1 &&", (RANKS,)),
     Mutation("tensors of a call are not checked", "distributed/plan_impl.cc",
              "if (Status s = check_tensors(request, where); !s.ok()) return s;", "", (RANKS,)),
     # ---- TransformerEngine's grid ----
