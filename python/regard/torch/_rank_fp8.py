@@ -60,7 +60,8 @@ class RoundedCall(Call):
     def __init__(self, link: Communicator, plan: _core.RankPlan, shape: Shape, options: Options, rounding: Rounding,
                  rounded: dict[str, Rounded], out: Tensor) -> None:
         super().__init__(link, plan, shape, options, rounding.keywords(rounded, out.dtype))
-        self._rounding, self._out = rounding, out
+        self._rounding = rounding
+        self._out: Tensor | None = out
         self._codes = rounded["q"].tensor, rounded["k"].tensor, rounded["v"].tensor
 
     def tensors(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

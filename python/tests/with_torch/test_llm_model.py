@@ -1,7 +1,8 @@
 """The program regard-llm on SmolLM2-135M-Instruct, held against Transformers in f32 on the same file.
 
 It is build/dev/tools/llm/regard-llm, or what REGARD_DEV_LLM names. Each backend runs each prompt once, with another
-page size and number of threads for each; REGARD_DEV_EVERY=1 runs every combination (256 runs, some 15 minutes).
+page size and number of threads for each. REGARD_DEV_EVERY=1 runs every combination (256 runs, some 15 minutes), and
+perplexities (some 6).
 """
 
 import importlib.util
@@ -131,6 +132,9 @@ def test_prompt_lookup_changes_no_token(drafts, expected, endless):
     assert made["rates"]["drafted"] > 0
 
 
+takes_minutes = pytest.mark.skipif("REGARD_DEV_EVERY" not in os.environ, reason="takes minutes: REGARD_DEV_EVERY=1")
+
+
 @pytest.fixture(scope="module")
 def perplexity(tokenizer, model):
     return llm_reference.perplexity(model, tokenizer.encode(llm_reference.TEXT.read_text(), special=False))
@@ -140,6 +144,7 @@ def evaluate(*words):
     return run("eval", llm_reference.TEXT, *words)
 
 
+@takes_minutes
 def test_perplexity(perplexity):
     value, scored = perplexity
     found = evaluate("--dtype", "f32", "--kv-cache", "f32")
@@ -147,6 +152,7 @@ def test_perplexity(perplexity):
     assert math.isclose(found["perplexity"], value, rel_tol=1e-4)
 
 
+@takes_minutes
 # Bounds with room above what docs/llm.md states: 1.5e-4, 5e-5, 2.6e-4, 7.1e-3 and 9.9e-2 worse.
 @pytest.mark.parametrize("words, worse, divergence", [
     ("f32 int8", 2e-3, 2e-3),
