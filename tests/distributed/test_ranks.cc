@@ -448,6 +448,17 @@ TEST(Plan, DescalesAreOneNumberOfF32) {
   EXPECT_NE(refused.second.find("descale_k (f64[1]"), std::string::npos) << refused.second;
 }
 
+TEST(Plan, QueriesOfF64HaveNoKeysOf8Bits) {
+  Problem p;
+  p.dtype = Dtype::kF8E4M3;
+  const distributed::Tensor q(Dtype::kF64, {p.batch, p.hq, p.sq, p.d});
+  const auto refused = refusals_of(p, [&](AttentionRequest* r) { r->q = q.view(); });
+  for (const std::string& message : {refused.first, refused.second}) {
+    EXPECT_NE(message.find("must not be f64 beside k and v of 8 bits"), std::string::npos)
+        << message;
+  }
+}
+
 TEST(Attention, BackwardRefusesWhatItWouldIgnore) {
   Problem p;
   distributed::ThreadGroup group(1);
