@@ -349,6 +349,8 @@ class ChatTest(ProgramTest):
         done = self.run_program(*args, input=b"hi\n/reset\nhi\n/bye\nnever\n")
         self.assertEqual(done.stdout, 2 * done.stdout[: len(done.stdout) // 2])
         self.assertEqual(done.stderr.count(b"[stopped after --max-new-tokens 4]"), 2)
+        self.assertIn(b"The last answer:", done.stderr)
+        self.assertIn(b"next-token throughput:", done.stderr)
         # A message that does not fit is refused, and the chat goes on.
         done = self.run_program(*args, input=b"x" * 100 + b"\nhi\n")
         self.assertIn(b"room for", done.stderr)

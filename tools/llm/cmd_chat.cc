@@ -89,7 +89,7 @@ int answer_once(Conversation& conversation, Session& session, const Options& opt
 int talk(Conversation& conversation, Session& session, const Options& options) {
   complain("Ctrl-C stops an answer. /reset begins anew; /bye or Ctrl-D ends.\n");
   LineReader lines;
-  std::string line;
+  std::string line, rates;  // of the last answer
   while (lines.read("> ", &line)) {
     if (line == "/bye") break;
     if (line == "/reset") conversation.reset();
@@ -103,6 +103,7 @@ int talk(Conversation& conversation, Session& session, const Options& options) {
       const int code = fail(made.status());
       if (code != kUsage) return finish(code);
     }
+    if (made) rates = rates_text(*made);
     if (interrupted) complain("[stopped]\n");
     if (made && made->context_full) complain("[the context is full: /reset begins anew]\n");
     if (made && made->new_tokens >= options.generate.max_new_tokens) {
@@ -110,6 +111,7 @@ int talk(Conversation& conversation, Session& session, const Options& options) {
     }
     if (!print("")) break;
   }
+  if (!rates.empty()) complain("\nThe last answer:" + rates);
   print_details(session, options);
   return finish(InterruptFlag::raised() ? kInterruptedExit : kOk);
 }
