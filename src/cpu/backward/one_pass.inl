@@ -53,9 +53,7 @@ struct GradHead {
   PackedTile<V>& tile(std::int64_t index) const {
     return *reinterpret_cast<PackedTile<V>*>(tile_memory(index) + a.at_tile_state);
   }
-  HeadProgress& progress() const {
-    return *reinterpret_cast<HeadProgress*>(head_workspace + a.at_progress);
-  }
+  HeadProgress& progress() const { return progress_of(a, head_workspace); }
   /// Of a row block, and of a key block: kPacked, less until it is packed.
   std::int64_t* row_flag(std::int64_t block) const {
     return reinterpret_cast<std::int64_t*>(head_workspace + a.at_flags) + block;
@@ -380,10 +378,6 @@ static void run_item(const GradHead<V>& head, const HeadItems& items, std::int64
   if (is_interrupted(head.a.interrupt)) return;
   end_row_block(head, index - items.pairs);
   end_key_block(head, index - items.pairs);
-}
-
-static HeadProgress& progress_of(const BackwardArgs& a, char* head_workspace) {
-  return *reinterpret_cast<HeadProgress*>(head_workspace + a.at_progress);
 }
 
 /// Takes a work item of the head in `head_workspace`; false where none is left. A work item waits

@@ -271,8 +271,7 @@ void run_one_pass(const BackwardKernel& kernel, std::int32_t workers, const Pass
                   BackwardArgs* args) {
   if (args->blocks == 0) return;
   for (std::int64_t i = 0; i < args->head_workspaces; ++i) {
-    char* const progress = args->heads + i * args->head_bytes + args->at_progress;
-    new (progress) HeadProgress{};
+    new (&progress_of(*args, args->heads + i * args->head_bytes)) HeadProgress{};
   }
   std::int64_t heads_left = args->all_heads;
   args->heads_left = &heads_left;
