@@ -1,9 +1,9 @@
 #include "tests/cuda/host_block.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -54,6 +54,15 @@ struct Chunk {
   std::uint64_t word[2] = {};
 };
 
+/// What two of a lane's sums take side by side: one after the other they are chains of additions.
+using Two = double __attribute__((vector_size(16)));
+using TwoBits = std::int64_t __attribute__((vector_size(16)));
+
+/// A lane's elements of both matrices that a tensor core multiplies, by register.
+struct Operands {
+  double left[4][2], right[2][2];
+};
+
 namespace {
 
 /// A thread's in every block: one costs a millisecond under ThreadSanitizer.
@@ -76,6 +85,7 @@ class Fibers {
         main_(main),
         fibers_(static_cast<std::size_t>(threads)),
         copies_(static_cast<std::size_t>(threads)),
+        operands_(static_cast<std::size_t>(threads)),
         at_shuffle_(static_cast<std::size_t>(threads / cuda::kWarp)) {
     if (threads % cuda::kWarp != 0) throw HostError("a block of no whole warps");
     for (int n = 0; n < threads; ++n) order_.push_back(n);
@@ -148,6 +158,31 @@ class Fibers {
     return fibers_[static_cast<std::size_t>(thread)].sent[slot];
   }
 
+  int send(int thread, const Operands& operands, std::source_location where) {
+    const int slot = note_sent(thread, operands);
+    wait(thread, false, where);
+    return slot;
+  }
+  /// What a lane multiplies: two rows, eight apart, and two columns. Two lanes share a row, or a
+  /// column, and hold two neighbours of each eight.
+  REGARD_UNWATCHED void collect(int thread, int slot, double (&left)[2][2][8],
+                                Two (&right)[2][8]) const {
+    const int lane = thread % cuda::kWarp;
+    const auto* const warp = &operands_[static_cast<std::size_t>(thread - lane)];
+    for (int holder = 0; holder < 4; ++holder) {
+      const Operands& rows = warp[lane / 4 * 4 + holder].sent[slot];
+      const Operands& even = warp[lane % 4 * 8 + holder].sent[slot];
+      const Operands& odd = warp[lane % 4 * 8 + 4 + holder].sent[slot];
+      for (int half = 0; half < 2; ++half) {
+        for (int index = 0; index < 2; ++index) {
+          left[0][half][2 * holder + index] = rows.left[2 * half][index];
+          left[1][half][2 * holder + index] = rows.left[2 * half + 1][index];
+          right[half][2 * holder + index] = Two{even.right[half][index], odd.right[half][index]};
+        }
+      }
+    }
+  }
+
   REGARD_UNWATCHED void begin_copy(int thread, int offset, const Chunk& chunk) {
     Copies& copies = copies_[static_cast<std::size_t>(thread)];
     if (copies.count == kMaxCopies) throw HostError("a thread waits for too many copies");
@@ -189,6 +224,11 @@ class Fibers {
     };
     int count = 0, groups = 0;  // groups that were committed
     Copy at[kMaxCopies];
+  };
+
+  /// Beside the fibers for the same reason.
+  struct SentOperands {
+    Operands sent[2];
   };
 
   /// Ends the copies of groups before `end`; the others move to the front.
@@ -263,11 +303,16 @@ class Fibers {
     return fiber.coroutine;
   }
 
+  /// Two slots by turns: nobody comes to the second shuffle from here before all have read.
   REGARD_UNWATCHED int note_sent(int thread, const Sent& sent) {
     Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
-    // Two slots by turns: nobody comes to the second shuffle from here before all have read.
     const int slot = fiber.shuffles++ & 1;
     fiber.sent[slot] = sent;
+    return slot;
+  }
+  REGARD_UNWATCHED int note_sent(int thread, const Operands& operands) {
+    const int slot = fibers_[static_cast<std::size_t>(thread)].shuffles++ & 1;
+    operands_[static_cast<std::size_t>(thread)].sent[slot] = operands;
     return slot;
   }
 
@@ -313,6 +358,7 @@ class Fibers {
   const Main& main_;
   std::vector<Fiber> fibers_;
   std::vector<Copies> copies_;
+  std::vector<SentOperands> operands_;
   std::vector<int> order_;
   std::vector<int> at_shuffle_;  // threads of each warp
   struct Moments {
@@ -379,29 +425,45 @@ void HostBlock::load_four(const HostShared<std::uint16_t>& from, int at, bool tr
 
 namespace {
 
-/// Terms are aligned with the largest and cut off a bit behind f32's last, their sum towards 0
-/// ("Numerical behavior of NVIDIA tensor cores", Fasi, Higham, Mikaitis, Pranesh 2021, found
-/// that or better in three devices).
-float sum_as_tensor_cores(const std::array<double, 9>& terms) {
-  double largest = 0.0, sum = 0.0, untruncated = 0.0;
-  for (const double term : terms) {
-    largest = std::max(largest, std::abs(term));
+/// c + left * right for two columns of `right`, eight products each. Terms are aligned with the
+/// largest and cut off a bit behind f32's last, their sum towards 0 ("Numerical behavior of NVIDIA
+/// tensor cores", Fasi, Higham, Mikaitis, Pranesh 2021, found that or better in three devices).
+void add_as_tensor_cores(const double (&left)[8], const Two (&right)[8], float* c) {
+  constexpr int kTerms = 9;
+  constexpr std::int64_t kSign = std::numeric_limits<std::int64_t>::min();
+  constexpr std::int64_t kExponent = 0x7ff0'0000'0000'0000;
+  Two terms[kTerms], largest{}, untruncated{};
+  for (int k = 0; k < 8; ++k) terms[k] = left[k] * right[k];
+  terms[8] = Two{c[0], c[1]};
+  for (const Two& term : terms) {
+    const auto size = reinterpret_cast<Two>(reinterpret_cast<TwoBits>(term) & ~kSign);
+    largest = largest < size ? size : largest;
     untruncated += term;
   }
-  // Infinities and NaN, which std::max leaves out.
-  if (!std::isfinite(untruncated) || largest == 0.0) return static_cast<float>(untruncated);
   // Products of numbers of 16 and 32 bits are normal doubles: the sign and fraction off, and 24
   // less.
-  const auto exponent = std::bit_cast<std::uint64_t>(largest) & 0x7ff0'0000'0000'0000;
-  const double unit = std::bit_cast<double>(exponent) * 0x1p-24;
-  const double per_unit = 1.0 / unit;  // exact, as its products: both are powers of two
-  // A term has fewer than 2^25 units. Without SSE4.1 std::trunc is a call, nine for each sum.
-  for (const double term : terms) {
-    sum += static_cast<double>(static_cast<std::int64_t>(term * per_unit)) * unit;
+  const Two unit = reinterpret_cast<Two>(reinterpret_cast<TwoBits>(largest) & kExponent) * 0x1p-24;
+  const Two per_unit = 1.0 / unit;  // exact, as its products: both are powers of two
+  // A term has fewer than 2^25 units. Rounded to whole ones by the width of a double and then
+  // corrected: without SSE4.1 std::trunc is a call, and a conversion takes one number at a time.
+  constexpr double kNoFraction = 0x1p52;
+  Two sum{};
+  for (const Two& term : terms) {
+    const TwoBits sign = reinterpret_cast<TwoBits>(term) & kSign;
+    const Two units = reinterpret_cast<Two>(reinterpret_cast<TwoBits>(term) ^ sign) * per_unit;
+    const Two nearest = (units + kNoFraction) - kNoFraction;
+    const Two cut = (nearest > units ? nearest - 1.0 : nearest) * unit;
+    sum += reinterpret_cast<Two>(reinterpret_cast<TwoBits>(cut) | sign);
   }
-  const auto nearest = static_cast<float>(sum);
-  const bool is_beyond = std::abs(static_cast<double>(nearest)) > std::abs(sum);
-  return is_beyond ? std::nextafter(nearest, 0.0f) : nearest;
+  for (int x = 0; x < 2; ++x) {
+    // Infinities and NaN, which the comparison leaves out.
+    const bool is_finite = std::isfinite(untruncated[x]) && largest[x] != 0.0;
+    const double exact = is_finite ? sum[x] : untruncated[x];
+    c[x] = static_cast<float>(exact);
+    if (is_finite && std::abs(static_cast<double>(c[x])) > std::abs(exact)) {
+      c[x] = std::nextafter(c[x], 0.0f);
+    }
+  }
 }
 
 }  // namespace
@@ -409,37 +471,20 @@ float sum_as_tensor_cores(const std::array<double, 9>& terms) {
 void HostBlock::multiply_by(float (*widen)(std::uint16_t), const std::uint32_t (&a)[4],
                             const std::uint32_t (&b)[2], float (&c)[4],
                             std::source_location where) const {
-  const auto two = [](std::uint32_t low, std::uint32_t high) {
-    return low | static_cast<std::uint64_t>(high) << 32;
+  const auto widen_pair = [&](std::uint32_t pair, double(&to)[2]) {
+    to[0] = static_cast<double>(widen(static_cast<std::uint16_t>(pair)));
+    to[1] = static_cast<double>(widen(static_cast<std::uint16_t>(pair >> 16)));
   };
-  const int slot = send({{two(a[0], a[1]), two(a[2], a[3]), two(b[0], b[1])}}, where);
-  const int lane = thread_ % cuda::kWarp;
-  // What this lane multiplies, each element widened once: two rows, eight apart, and two columns.
-  // Four lanes share a row, or a column, and hold two neighbours each.
-  float left[2][16], right[2][16];
-  for (int holder = 0; holder < 4; ++holder) {
-    const Sent row = sent_by(lane / 4 * 4 + holder, slot);
-    for (int x = 0; x < 2; ++x) {
-      const Sent column = sent_by((lane % 4 * 2 + x) * 4 + holder, slot);
-      for (int half = 0; half < 2; ++half) {
-        for (int index = 0; index < 2; ++index) {
-          const int k = 8 * half + 2 * holder + index, shift = 16 * index;
-          left[x][k] = widen(static_cast<std::uint16_t>(row.word[half] >> (32 * x + shift)));
-          right[x][k] = widen(static_cast<std::uint16_t>(column.word[2] >> (32 * half + shift)));
-        }
-      }
-    }
-  }
-  for (int x = 0; x < 4; ++x) {
-    for (int half = 0; half < 2; ++half) {
-      std::array<double, 9> terms{};
-      terms[8] = static_cast<double>(c[x]);
-      for (int k = 0; k < 8; ++k) {
-        terms[static_cast<std::size_t>(k)] = static_cast<double>(left[x / 2][8 * half + k]) *
-                                             static_cast<double>(right[x % 2][8 * half + k]);
-      }
-      c[x] = sum_as_tensor_cores(terms);
-    }
+  Operands own;
+  for (int n = 0; n < 4; ++n) widen_pair(a[n], own.left[n]);
+  for (int n = 0; n < 2; ++n) widen_pair(b[n], own.right[n]);
+  const int slot = fibers_->send(thread_, own, where);
+  double left[2][2][8];
+  Two right[2][8];
+  fibers_->collect(thread_, slot, left, right);
+  for (int half = 0; half < 2; ++half) {
+    for (int row = 0; row < 2; ++row)
+      add_as_tensor_cores(left[row][half], right[half], c + 2 * row);
   }
 }
 
