@@ -216,7 +216,7 @@ class Interrupted(CliTest):
 
     def test_signals_that_a_parent_ignores_stay_ignored(self):
         process = subprocess.Popen(
-            [CLI, "check", "--random", "200"],
+            [CLI, "check", "--random", "40"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(),

@@ -99,7 +99,8 @@ class Tune(CliTest):
                 self.assertEqual((found["measured"], found["reused"]), (1, 1))
                 self.assertEqual(len(found["notes"]), 1)
                 self.assertIn(one.name, found["notes"][0])
-                self.tune_until_kept()
+                if not one.exists():
+                    self.tune_until_kept()
                 self.assertNotEqual(one.read_text().split(" : ")[1:2], [])
         one.unlink()
         one.mkdir()

@@ -19,10 +19,11 @@ using test::Forced;
 
 class Cases : public testing::TestWithParam<const char*> {};
 
-TEST_P(Cases, PassInEveryDtype) {
+TEST_P(Cases, PassInTheirTypes) {
   int round = 0;
-  for (const char* dtype :
-       {"f32", "bf16", "f16", "f64", "bf16 out=f32", "f8e4m3", "f8e5m2 out=f32"}) {
+  constexpr const char* kTypes[] = {"f32",          "bf16",   "f16",           "f64",
+                                    "bf16 out=f32", "f8e4m3", "f8e5m2 out=f32"};
+  for (const std::string& dtype : test::types_of(GetParam(), kTypes)) {
     const Case c = parse_case(std::string(GetParam()) + " " + dtype).value();
     conformance::RunOptions options;
     options.guard = round++ % 2 == 0 ? Guard::kUpperPage : Guard::kLowerPage;

@@ -39,9 +39,9 @@ std::string first_failure(const RandomResult& result) {
 TEST(Fuzz, EveryUnitOfEveryBackendPasses) {
   for (const test::Forced& forced : test::forced_backends()) {
     const std::unique_ptr<Context> context = test::make_context(forced.isa, 3);
-    const RandomResult result = fuzz(*context, {forced.backend}, 150, 4242);
+    const RandomResult result = fuzz(*context, {forced.backend}, 80, 4242);
     EXPECT_EQ(first_failure(result), "") << test::name_of(forced);
-    EXPECT_EQ(result.cases, 150);
+    EXPECT_EQ(result.cases, 80);
   }
 }
 

@@ -89,9 +89,10 @@ std::vector<BackendRun> run_all(const Case& c, bool flash_alone = false) {
 
 class CudaCases : public testing::TestWithParam<const char*> {};
 
-TEST_P(CudaCases, PassInEveryDtype) {
-  for (const char* dtype :
-       {"f32", "bf16", "f16", "f64", "bf16 out=f32", "f8e4m3", "f8e5m2 out=f32"}) {
+TEST_P(CudaCases, PassInTheirTypes) {
+  constexpr const char* kTypes[] = {"f32",          "bf16",   "f16",           "f64",
+                                    "bf16 out=f32", "f8e4m3", "f8e5m2 out=f32"};
+  for (const std::string& dtype : test::types_of(GetParam(), kTypes)) {
     const Case c = parse_case(std::string(GetParam()) + " " + dtype).value();
     const bool math_only =
         c.params.dtype_q == Dtype::kF64 || c.params.features.has(Feature::kScoresOut);

@@ -306,19 +306,19 @@ class StreamTest(ProgramTest):
         self.assertTrue(out.endswith(b"\n"))
 
     def test_few_tokens_follow_ctrl_c(self):
-        """Of those of a second; a quarter of one would pass until the next poll of a long call."""
+        """Of those of half a second; a quarter of one would pass until the next poll of a long call."""
         shares = []
-        for _ in range(5):
+        for _ in range(3):
             process = self.start_long_answer()
             process.stdout.read(20)
-            output, second = process.stdout.fileno(), 0
-            end = time.monotonic() + 1
+            output, before = process.stdout.fileno(), 0
+            end = time.monotonic() + 0.5
             while time.monotonic() < end:
-                second += len(os.read(output, 1 << 16))
+                before += len(os.read(output, 1 << 16))
             process.send_signal(signal.SIGINT)
-            shares.append(len(process.stdout.read()) / second)
+            shares.append(len(process.stdout.read()) / before)
             self.assertEqual(process.wait(timeout=60), INTERRUPTED)
-        self.assertLess(statistics.median(shares), 0.04, shares)
+        self.assertLess(statistics.median(shares), 0.08, shares)
 
     def test_ctrl_c_leaves_a_whole_document(self):
         process = self.start_long_answer("--json")
@@ -401,6 +401,7 @@ class BenchTest(ProgramTest):
             self.assertGreater(row["tokens_per_s"], 0)
             share = row["share_of_peak" if row["phase"] == "prefill" else "share_of_bandwidth"]
             self.assertTrue(0 < share < 1.2, row)
+        path.write_bytes(tiny_model(context=300, layers=1))
         self.assertIn(b"of read bandwidth", self.run_program(*args, "--page-size", 0).stdout)
 
 

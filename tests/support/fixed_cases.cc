@@ -1,5 +1,8 @@
 #include "tests/support/fixed_cases.h"
 
+#include <cstdlib>
+#include <numeric>
+
 namespace regard::test {
 namespace {
 
@@ -185,5 +188,14 @@ std::span<const char* const> forward_cases() { return kForwardCases; }
 std::span<const char* const> grad_cases() { return kGradCases; }
 
 std::span<const char* const> block_cases() { return kBlockCases; }
+
+std::vector<std::string> types_of(const std::string& text, std::span<const char* const> types) {
+  const std::size_t share =
+      std::getenv("REGARD_DEV_EVERY") != nullptr ? types.size() : types.size() / 2;
+  const std::size_t first = std::accumulate(text.begin(), text.end(), std::size_t{0});
+  std::vector<std::string> chosen;
+  for (std::size_t n = 0; n < share; ++n) chosen.emplace_back(types[(first + n) % types.size()]);
+  return chosen;
+}
 
 }  // namespace regard::test

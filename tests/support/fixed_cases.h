@@ -1,6 +1,8 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <vector>
 
 namespace regard::test {
 
@@ -17,5 +19,9 @@ std::span<const char* const> grad_cases();
 
 /// Gradient cases of several of the backward's blocks: of rows alone, of keys alone, and of both.
 std::span<const char* const> block_cases();
+
+/// The types in which a fixed case runs: half of `types`, one behind another, where the text of the
+/// case says. All of them, in more than twice the time, with REGARD_DEV_EVERY=1.
+std::vector<std::string> types_of(const std::string& text, std::span<const char* const> types);
 
 }  // namespace regard::test

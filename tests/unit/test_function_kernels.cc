@@ -92,13 +92,16 @@ class FunctionKernelTest : public testing::TestWithParam<Param> {
   /// Over row blocks and tiles of several sizes.
   void expect_score(const TestProgram& program, const std::string& what, double tolerance = 0.0,
                     const CapturedView* captured = nullptr) const {
-    for (const std::int64_t rows : {std::int64_t{1}, width() - kernel().lanes, width()}) {
-      for (const std::int64_t size : {1, 7, 131}) {
-        with_type([&](auto type) {
-          expect_score<decltype(type)>(program, captured, rows, size, tolerance, what);
-        });
-        if (HasFatalFailure()) return;
-      }
+    struct Extents {
+      std::int64_t rows, size;
+    };
+    for (const Extents& extents : {Extents{1, 131}, Extents{width() - kernel().lanes, 7},
+                                   Extents{width(), 1}, Extents{width(), 131}}) {
+      with_type([&](auto type) {
+        expect_score<decltype(type)>(program, captured, extents.rows, extents.size, tolerance,
+                                     what);
+      });
+      if (HasFatalFailure()) return;
     }
   }
 };
