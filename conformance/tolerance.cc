@@ -157,8 +157,10 @@ std::string MeanSignedError::check() const {
   if (stored_.size() < kValuesOfMean || count_effective(stored_, 0) < kDistinctOfMean) return "";
   const auto count = static_cast<double>(stored_.size());
   const double mean = sum_ / count;
+  // Where gradients cancel each group is off by a unit to either side: 25 groups, by 0.2 on
+  // average.
   const double tolerance =
-      kMaxMeanError + 1.5 * std::fabs(ideal_sum_ / count) + std::sqrt(floor_squares_) / count;
+      kMaxMeanError + 1.5 * std::fabs(ideal_sum_ / count) + 3.0 * std::sqrt(floor_squares_) / count;
   if (std::fabs(mean) <= tolerance) return "";
   return "the mean signed error of " + std::to_string(stored_.size()) + " values is " +
          number_text(mean) + " units in the last place, expected at most " +

@@ -155,7 +155,7 @@ class Gradients {
     const double p = static_cast<double>(row.result.sink_prob);
     const double value = static_cast<double>(row.gradient.d_sink);
     add({value, std::fabs(value) + p * s.d_scores_abs, p * (s.delta_abs + s.d_lse),
-         s.d_prob_max + s.d_lse, s.delta_deviation * p},
+         s.d_prob_max + s.d_lse, s.delta_deviation * p, 1.0},
         s, &truth_.d_sinks.sizes[static_cast<std::size_t>(row.at.h)]);
   }
 
@@ -173,7 +173,9 @@ class Gradients {
       return Term{d_score * factor,
                   (std::fabs(d_score) + std::fabs(slope.value) * p * s.d_scores_abs) * size,
                   times(p * (s.d_prob[n] + s.delta_abs + s.d_lse), slope.size) * size,
-                  times(s.d_prob[n] + s.d_prob_max + s.d_lse, slope.largest(u_)) * size, 0.0};
+                  times(s.d_prob[n] + s.d_prob_max + s.d_lse, slope.largest(u_)) * size,
+                  0.0,
+                  size};
     };
     const double d_scaled = static_cast<double>(g.d_scaled[n]);
     const Slope slope{static_cast<double>(g.slopes[n]), g.slope_sizes[n]};
@@ -189,7 +191,7 @@ class Gradients {
     const double weight = static_cast<double>(g.weights[n]);
     for (std::int64_t d = 0; d < head.head_dim_v; ++d) {
       const double d_out = std::fabs(static_cast<double>(up.d_out[static_cast<std::size_t>(d)]));
-      add({weight * d_out, weight * d_out, 0.0, keys[n].dropout_factor * d_out, 0.0}, s,
+      add({weight * d_out, weight * d_out, 0.0, keys[n].dropout_factor * d_out, 0.0, 0.0}, s,
           &truth_.d_v.sizes[truth_.d_v.index(at.b, kv, j, d)]);
     }
     const double d_edited = static_cast<double>(g.d_edited[n]);

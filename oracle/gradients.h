@@ -19,7 +19,8 @@ struct Conditioning {
   double scores = 0.0;          // sum of |term| max(1, Smax): what the rounding of scores does to P
   double cancelled = 0.0;       // sum of the terms' sizes before dP - delta (or 1 - tanh^2) cancels
   double variance = 0.0;        // of rounding P and dS to the ideal's dtype of P
-  double delta_variance = 0.0;  // of delta: of rounding P to it, and out to its own
+  double delta_variance = 0.0;  // of delta: of rounding P to it, and out to its own; and of what
+                                // is rounded below the normal numbers
   double flushed = 0.0;         // what probabilities that flush to 0 take from it
   double huge = 0.0;            // what rows of huge scores, whose P may be anything, may make of it
 };

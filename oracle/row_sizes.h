@@ -22,6 +22,7 @@ struct RowSizes {
   double flushed;              // the largest probability that may flush to 0
   double huge;                 // the error of a probability where scores are huge, else 0
   double u;                    // unit roundoff of the ideal's P
+  double denormal;             // what rounding moves a number below the normal ones by
   double d_lse;                // |d_lse|
   double delta_deviation;      // of delta, from rounding out and the probabilities in it
   double d_scores_abs = 0.0;   // sum of |dS|: what the scores' errors do to delta
@@ -37,6 +38,7 @@ struct Term {
   double cancelled;        // before anything cancels
   double per_prob;         // that for P = 1
   double delta_deviation;  // of delta's part
+  double per_score;        // |value| for dS = 1; 0 of a term without dS
 };
 
 inline double square(double x) { return x * x; }
@@ -58,6 +60,8 @@ inline void add(const Term& term, const RowSizes& row, Conditioning* c) {
   c->cancelled += term.cancelled;
   c->variance += square(row.u * term.value);
   c->delta_variance += square(term.delta_deviation);
+  // dS is rounded, and its product.
+  c->delta_variance += square(row.denormal) * (1.0 + square(term.per_score));
   c->flushed += term.per_prob * row.flushed;
   // A dropped probability's term is 0 whatever it was, were its error infinite.
   if (row.huge > 0.0 && term.per_prob > 0.0) c->huge += term.per_prob * row.huge;
@@ -73,6 +77,7 @@ RowSizes probability_sizes(const AttentionGradRequest& request, const Rules& rul
   const bool from_lse = request.saved.kind == SavedContext::Kind::kLse;
   RowSizes s{};
   s.u = unit_roundoff(ideal_dtype_probs(request));
+  s.denormal = half_of_smallest(wide ? Dtype::kF64 : Dtype::kF32);
   s.d_lse = std::fabs(static_cast<double>(row.up.d_lse));
   s.score_error = std::max({1.0, f.smax, std::fabs(f.row_max)});
   if (from_lse && std::isfinite(row.result.lse)) {

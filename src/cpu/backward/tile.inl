@@ -337,7 +337,10 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
   GradRowBlock<V>& g = t.row_block();
   const VisibleKeys visible = visible_keys_of(p, t.s, g.rows, tile.tile);
   const Tile item = visible.range;
-  const SeenKeys seen{item.begin - tile.tile.begin, item.size};
+  // No key is seen from key 0 on, which no block of keys reaches into: weights that are not rounded
+  // stay unread.
+  const SeenKeys seen =
+      item.size > 0 ? SeenKeys{item.begin - tile.tile.begin, item.size} : SeenKeys{};
   t.seen() = seen;
   const std::int64_t at = seen.begin * V::kWidth;
   auto* const scores = t.probs() + at;
