@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/message.h"
+#include "core/describe/checked_call.h"
 #include "core/describe/view_checks.h"
 #include "function/program.h"
 #include "problem/function_intervals.h"
@@ -17,10 +18,6 @@ using problem::Interval;
 using semantics::FunctionOp;
 using semantics::FunctionProgram;
 using semantics::FunctionStep;
-
-bool is_readable(const TensorView& view) noexcept {
-  return view.present() && view.device.type == DeviceType::kCpu;
-}
 
 /// One of the functions, and what messages call it.
 struct Named {
