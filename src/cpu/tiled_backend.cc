@@ -344,6 +344,7 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
                                           dot_rows * dot_row_size(params.head_dim_v), kBytes);
   args->grid = make_grid(params, shape.is_decode ? shape.row_blocks * k.width : shape.block_rows);
   args->heads_per_task = shape.heads_per_task;
+  args->head_groups = ceil_div(params.num_heads_kv, shape.heads_per_task);
   args->splits_per_task = shape.splits;
   args->tile_kv = tile_kv(params, k);
   args->decode_tile_kv =

@@ -5,6 +5,7 @@
 
 #include "cpu/decode/decode_tiles.inl"
 #include "cpu/forward/columns_out.h"
+#include "cpu/forward/finished_rows.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
 #include "cpu/forward/tiled.h"
@@ -55,6 +56,7 @@ class FloatTiles {
   static constexpr bool kStartsOut = true;      // accumulate takes a null rescale
   static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
   static constexpr bool kTakesRanges = true;    // each vector of rows may have keys of its own
+  static constexpr bool kFinishesRows = true;   // see finished_rows.h
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -64,17 +66,19 @@ class FloatTiles {
   FloatTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
       : p_(a.problem),
         b_(order.now.b),
-        task_(task_prefetch(p_, order, tile_kv(a))),
+        row_blocks_(order.row_blocks),
         copies_values_(a.copies_values),
         keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
-        values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {}
+        values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {
+    TaskPrefetch::start(p_, order, tile_kv(a), &task_);
+  }
 
-  void start(TaskHead task_head, Tile tile) {
+  void start(const TaskHead& task_head, Tile tile) {
     k_ = k_operand(p_, b_, task_head.head_kv);
     v_ = v_operand(p_, b_, task_head.head_kv);
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    TilePrefetch::start(k_, v_, task_head, tile, task_, &prefetch_);
+    TilePrefetch::start(k_, v_, task_head, tile, task_, row_blocks_, &prefetch_);
   }
   const Tile& tile() const { return tile_; }
   /// Then what is masked needs no mark, for its products are 0.
@@ -140,6 +144,16 @@ class FloatTiles {
     }
   }
 
+  /// Writes `rows`, which see `keys` of `visible` alone, of whose scores `probs` are; values are
+  /// finite, or none is hidden.
+  static void finish(FloatTiles* self, const FinishedRows<V>& to, LaneRange rows, const T* probs,
+                     Tile visible, semantics::KeyRange keys) {
+    self->need_values();
+    const ProductInput<T> values = values_from(*self, visible.begin + keys.lo);
+    finish_rows<V, ScalarTerm<V>>(self->p_, to, rows, probs + keys.lo * V::kWidth, values.data,
+                                  values.step, keys.hi - keys.lo, &self->prefetch_.left);
+  }
+
  private:
   /// V^T from a key of the tile on.
   REGARD_KERNEL_FN ProductInput<T> values_from(const FloatTiles& self, std::int64_t key) {
@@ -177,6 +191,7 @@ class FloatTiles {
 
   const Problem& p_;
   std::int64_t b_;
+  std::int64_t row_blocks_;
   TaskPrefetch task_;
   bool copies_values_;
   T* keys_buffer_;
@@ -184,7 +199,7 @@ class FloatTiles {
   Tile tile_{};
   KvOperand k_{};
   KvOperand v_{};
-  TilePrefetch prefetch_{};
+  TilePrefetch prefetch_;
   ProductInput<T> keys_{};
   ProductInput<T> values_{};
   std::int64_t values_dim_ = 0;

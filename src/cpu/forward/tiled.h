@@ -14,6 +14,7 @@ struct TiledArgs {
   Problem problem{};
   TaskGrid grid{};                  // of rows in lanes
   std::int64_t heads_per_task = 1;  // of K and V, that decode rows take together
+  std::int64_t head_groups = 1;     // that those are
   std::int64_t tile_kv = 0;         // a multiple of decode_tile_kv
   std::int64_t decode_tile_kv = 0;  // of decode rows
   bool copies_values = false;       // of f32 too, where FloatTiles gains by it
@@ -38,11 +39,6 @@ struct TiledArgs {
   std::int64_t splits_per_task = 0;
   std::int64_t split_runs = 1;  // see split_of_step
 };
-
-/// Groups of heads that decode rows are computed by.
-REGARD_KERNEL_FN std::int64_t head_groups(const TiledArgs& a) {
-  return (a.problem.num_heads_kv + a.heads_per_task - 1) / a.heads_per_task;
-}
 
 /// Where lanes lie along head_dim, rows of q and out are this long.
 REGARD_KERNEL_FN constexpr std::int64_t dot_row_size(std::int64_t head_dim) {

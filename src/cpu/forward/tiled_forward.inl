@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cpu/forward/edit_scores.h"
+#include "cpu/forward/finished_rows.h"
 #include "cpu/forward/narrow_weights.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
@@ -37,6 +38,7 @@ struct RowBlockSet {
   std::int64_t per_head;  // row blocks
   TaskOrder order;        // of the first head
   char* scratch;
+  bool is_one_tile = false;  // holds all keys: it ends with the rows' outputs (finished_rows.h)
 
   std::int64_t count() const { return heads * per_head; }
 
@@ -55,22 +57,26 @@ struct RowBlockSet {
 
 /// What is known of the rows, and their packed queries.
 template <class Tiles>
-static RowBlockSet<Tiles> make_row_blocks(const TiledArgs& a, const Sequence& s, HeadRows rows,
-                                          char* scratch) {
+static RowBlockSet<Tiles> make_row_blocks(const TiledArgs& a, const Sequence& s,
+                                          const HeadRows& rows, char* scratch) {
   using V = typename Tiles::Vocabulary;
   const std::int64_t vectors = (rows.end - rows.begin + V::kLanes - 1) / V::kLanes;
   const std::int64_t per_head = (vectors + V::kVectors - 1) / V::kVectors;
-  const TaskOrder order{{s.b, rows.head_kv, rows.begin, rows.end}, rows.next};
-  const RowBlockSet<Tiles> set{a, s, rows.head_kv, rows.heads, per_head, order, scratch};
-  for (std::int64_t x = 0; x < set.count(); ++x) {
-    const auto row_at = [&](std::int64_t row_block) {
+  const RowBlockSet<Tiles> set{
+      a, s, rows.head_kv, rows.heads, per_head,
+      {{s.b, rows.head_kv, rows.begin, rows.end}, rows.next, per_head}, scratch};
+  std::int64_t x = 0;
+  for (std::int64_t head = 0; head < rows.heads; ++head) {
+    std::int64_t begin = rows.begin;
+    for (std::int64_t i = 0; i < per_head; ++i, ++x) {
       // Row blocks alike: one of one vector has 0.9 of the rate of two or three.
-      const std::int64_t row = rows.begin + share_begin(vectors, per_head, row_block) * V::kLanes;
-      return row < rows.end ? row : rows.end;
-    };
-    const std::int64_t begin = row_at(x % per_head), size = row_at(x % per_head + 1) - begin;
-    set_rows<V>(a.problem, s, rows.head_kv + x / per_head, begin, size, set.row_blocks() + x);
-    Tiles::pack(a.problem, set.row_blocks()[x], set.query(x));
+      const std::int64_t row =
+          rows.begin + (i + 1 < per_head ? share_begin(vectors, per_head, i + 1) : vectors) * V::kLanes;
+      const std::int64_t end = row < rows.end ? row : rows.end;
+      set_rows<V>(a.problem, s, rows.head_kv + head, begin, end - begin, set.row_blocks() + x);
+      Tiles::pack(a.problem, set.row_blocks()[x], set.query(x));
+      begin = end;
+    }
   }
   return set;
 }
@@ -167,6 +173,17 @@ static void process_ranges(const RowBlockSet<Tiles>& set, std::int64_t x, Tile v
     const std::int64_t stored = keys.begin[v] + size / kExp2Vectors * kExp2Vectors;
     Probs::template finish<1>(scores + at, stored, keys.end[v]);
   }
+  if (set.is_one_tile) {
+    FinishedRows<V> to;
+    find_finished_rows(p, row_block, &to);
+    for (int v = 0; v < kVectors; ++v) {
+      const std::int64_t begin = v * V::kLanes, end = begin + V::kLanes;
+      const LaneRange rows = {begin, end < row_block.rows ? end : row_block.rows};
+      Tiles::finish(tiles, to, rows, scores, visible, {keys.begin[v], keys.end[v]});
+    }
+    row_block.is_written = row_block.has_out = true;
+    return;
+  }
   const T* const keep = row_block.has_out ? rescale : nullptr;
   Tiles::template accumulate_ranges<kVectors>(tiles, scores, visible, keys, keep, out);
   row_block.has_out = true;
@@ -204,10 +221,20 @@ static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleK
     partial = edit_scores_with_max<V>(p, row_block, seen, scores, set.edit_scratch(), max);
   }
   update_max<V>(p, kVectors, max, &row_block.state, rescale);
-  if (partial && !tiles->are_values_finite()) {
+  const bool selects = partial && !tiles->are_values_finite();
+  if (selects) {
     exponentiate_scores<Tiles, kVectors, true>(set, visible, scores, &row_block);
   } else {
     exponentiate_scores<Tiles, kVectors, false>(set, visible, scores, &row_block);
+  }
+  if constexpr (Tiles::kFinishesRows) {
+    if (set.is_one_tile && !selects) {
+      FinishedRows<V> to;
+      find_finished_rows(p, row_block, &to);
+      Tiles::finish(tiles, to, {0, row_block.rows}, scores, visible, {0, visible.size});
+      row_block.is_written = row_block.has_out = true;
+      return;
+    }
   }
   const T* const keep = Tiles::kStartsOut && !row_block.has_out ? nullptr : rescale;
   Tiles::template accumulate<kVectors>(tiles, row_block, scores, visible, partial, keep, out);
@@ -244,11 +271,12 @@ static void process_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys
   Tiles tiles(a, set.order, set.scratch);
   for (std::int64_t index = span.begin; index < span.end; ++index) {
     const Tile tile = tile_at(index, tile_kv, set.s.band.len_kv);
-    for (std::int64_t x = 0; x < set.count(); ++x) {
-      const std::int64_t head = x / set.per_head;
-      const TaskHead task_head{set.head_kv + head, head, set.heads, set.per_head, reach_end};
-      if (x % set.per_head == 0) tiles.start(task_head, tile);
-      process_visible(set, x, &tiles, outs + x * size);
+    std::int64_t x = 0;
+    for (std::int64_t head = 0; head < set.heads; ++head) {
+      tiles.start({set.head_kv + head, head, set.heads, reach_end}, tile);
+      for (std::int64_t i = 0; i < set.per_head; ++i, ++x) {
+        process_visible(set, x, &tiles, outs + x * size);
+      }
     }
   }
 }
@@ -283,6 +311,14 @@ REGARD_KERNEL_FN void for_key_blocks(semantics::KeyRange keys, F f) {
   }
 }
 
+/// Whether `seen` of `keys` is summed without a sum of blocks. The sum of one block alone is that
+/// block's, bit for bit, where no sink is added to it.
+REGARD_KERNEL_FN bool is_one_sum(const Problem& p, semantics::KeyRange keys,
+                                 semantics::KeyRange seen) {
+  const bool is_in_one = seen.lo / kSumBlockKeys == (seen.hi - 1) / kSumBlockKeys;
+  return keys.hi - keys.lo <= kSumBlockKeys || (is_in_one && !p.sinks.present);
+}
+
 /// The row blocks' states, which start it, and outs become the sums over what the rows see of
 /// `keys`. More than a block of keys is summed block by block: whether that is so depends on `keys`
 /// alone, never on what the rows see of them, and a block without visible keys changes nothing.
@@ -293,9 +329,7 @@ static void sum_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys,
   using T = typename V::Scalar;
   const TiledArgs& a = set.a;
   const semantics::KeyRange seen = common_keys(keys, reach(set));
-  // The sum of one block alone is that block's, bit for bit, where no sink is added to it.
-  const bool is_in_one = seen.lo / kSumBlockKeys == (seen.hi - 1) / kSumBlockKeys;
-  if (keys.hi - keys.lo <= kSumBlockKeys || (is_in_one && !a.problem.sinks.present)) {
+  if (is_one_sum(a.problem, keys, seen)) {
     for (std::int64_t x = 0; x < set.count(); ++x) set.row_blocks()[x].has_out = false;
     if (!Tiles::kStartsOut) clear_outs(set, outs);
     process_keys(set, seen, outs);
@@ -331,15 +365,28 @@ template <class Tiles>
 static void write_outs(const RowBlockSet<Tiles>& set, typename RowBlockSet<Tiles>::T* outs) {
   const std::int64_t size = Tiles::Out::size(set.a.problem);
   for (std::int64_t x = 0; x < set.count(); ++x) {
-    Tiles::Out::write(set.a.problem, set.row_blocks()[x], outs + x * size);
+    if (!set.row_blocks()[x].is_written) {
+      Tiles::Out::write(set.a.problem, set.row_blocks()[x], outs + x * size);
+    }
     write_stats(set.a.problem, set.row_blocks()[x]);
   }
 }
 
-/// Rows that see all their keys in one go.
+/// Whether all keys that the rows see lie in one tile, which may write whole vectors of outputs.
 template <class Tiles>
-static void forward_rows(const RowBlockSet<Tiles>& set) {
+static bool ends_in_one_tile(const RowBlockSet<Tiles>& set) {
+  const Problem& p = set.a.problem;
+  if (!Tiles::kFinishesRows || p.head_dim_v % Tiles::Vocabulary::kLanes != 0) return false;
+  const semantics::KeyRange keys = {0, set.s.band.len_kv}, seen = common_keys(keys, reach(set));
+  const TileSpan span = tiles_of(seen, Tiles::tile_kv(set.a));
+  return span.end - span.begin == 1 && is_one_sum(p, keys, seen) && !p.out_amax.present;
+}
+
+/// Rows that see all their keys in one go; the set is used up.
+template <class Tiles>
+static void forward_rows(RowBlockSet<Tiles>& set) {
   auto* const outs = reinterpret_cast<typename RowBlockSet<Tiles>::T*>(set.scratch + set.a.at_out);
+  set.is_one_tile = ends_in_one_tile(set);
   sum_keys(set, {0, set.s.band.len_kv}, outs);
   write_outs(set, outs);
 }
