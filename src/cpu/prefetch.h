@@ -171,7 +171,7 @@ struct TaskPrefetch {
   REGARD_KERNEL_FN void start(const Problem& p, const TaskOrder& order, std::int64_t tile_kv,
                               TaskPrefetch* self) {
     self->first = nullptr;
-    const auto put_first = [&](PrefetchCursor* cursor) __attribute__((always_inline)) {
+    const auto put_first = [&](PrefetchCursor * cursor) __attribute__((always_inline)) {
       if (!is_left(*cursor)) return;
       cursor->then = self->first;
       cursor->in_pairs = order.row_blocks == 1;  // or the few products leave some out

@@ -62,7 +62,8 @@ REGARD_KERNEL_FN void store_vectors(Element type, char* p, const typename V::Vec
     REGARD_UNROLL for (int i = 0; i < kPaired; i += 2) {
       V::store_bf16_pair(reinterpret_cast<std::uint16_t*>(p + i * bytes), v[i], v[i + 1]);
     }
-    REGARD_UNROLL for (int i = kPaired; i < kVectors; ++i) store_vector<V>(type, p + i * bytes, v[i]);
+    REGARD_UNROLL for (int i = kPaired; i < kVectors; ++i)
+        store_vector<V>(type, p + i * bytes, v[i]);
     return;
   }
   REGARD_UNROLL for (int i = 0; i < kVectors; ++i) store_vector<V>(type, p + i * bytes, v[i]);

@@ -112,7 +112,8 @@ struct DecodeTask {
 
 REGARD_KERNEL_FN DecodeTask decode_task(const TiledArgs& a, std::int64_t task) {
   const Problem& p = a.problem;
-  const std::int64_t b = task / a.head_groups, first = (task - b * a.head_groups) * a.heads_per_task;
+  const std::int64_t b = task / a.head_groups,
+                     first = (task - b * a.head_groups) * a.heads_per_task;
   const std::int64_t left = p.num_heads_kv - first;
   return {sequence_of(p, b), {first, left < a.heads_per_task ? left : a.heads_per_task, 0, 0}};
 }
@@ -144,8 +145,7 @@ static void forward_decode(const void* opaque, std::int64_t index, char* scratch
   DecodeTask task = decode_task(a, index);
   task.rows.next = task_after(a, task);
   write_decode_padding<typename Tiles::Vocabulary>(a, task);
-  with_decode_rows<Tiles>(a, task.s, task.rows, scratch,
-                          [](auto& set) { forward_splits(set); });
+  with_decode_rows<Tiles>(a, task.s, task.rows, scratch, [](auto& set) { forward_splits(set); });
 }
 
 /// A single split is left to the merge. Splits are the slower index: where heads of a key are
@@ -237,6 +237,7 @@ constexpr TiledKernel kTiledKernel = {forward_block<Tiles>,
                                       Tiles::Vocabulary::kLanes,
                                       Tiles::kTileFactor,
                                       Tiles::kMaxDecodeRows,
+                                      Tiles::kAddsRows,
                                       sizeof(RowBlock<typename Tiles::Vocabulary>),
                                       sizeof(RowState<typename Tiles::Vocabulary>),
                                       Tiles::Dot::kReadsU4,

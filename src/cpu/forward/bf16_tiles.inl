@@ -7,7 +7,7 @@
 #include "cpu/decode/decode_tiles.inl"
 #include "cpu/forward/bf16_pairs.h"
 #include "cpu/forward/columns_out.h"
-#include "cpu/forward/finished_rows.h"
+#include "cpu/forward/output_rows.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/tiled.h"
 #include "cpu/kv_tiles.h"
@@ -32,7 +32,7 @@ class Bf16Tiles {
   static constexpr bool kStartsOut = true;      // accumulate takes a null rescale
   static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
   static constexpr bool kTakesRanges = true;    // each vector of rows may have keys of its own
-  static constexpr bool kFinishesRows = true;   // see finished_rows.h
+  static constexpr bool kAddsRows = true;       // see output_rows.h
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -57,6 +57,8 @@ class Bf16Tiles {
     has_keys_ = has_values_ = finite_known_ = false;
     TilePrefetch::start(k_, v_, task_head, tile, task_, row_blocks_, &prefetch_);
   }
+  /// They are copied, pair by pair.
+  static bool has_dense_values(const Problem&, std::int64_t, std::int64_t) { return true; }
   const Tile& tile() const { return tile_; }
   /// Then what is masked needs no mark, for its products are 0.
   bool are_values_finite() {
@@ -136,15 +138,16 @@ class Bf16Tiles {
     }
   }
 
-  /// Writes `rows`, which see `keys` of `visible` alone, from an even one on, of whose scores `probs`
-  /// are; values are finite, or none is hidden.
-  static void finish(Bf16Tiles* self, const FinishedRows<V>& to, LaneRange rows, const T* probs,
-                     Tile visible, semantics::KeyRange keys) {
+  /// Adds to `rows`, which see `keys` of `visible` alone, from an even one on, of whose scores
+  /// `probs` are. `selects`: some may be hidden, and values are not finite.
+  static void add_rows(Bf16Tiles* self, const OutputRows<V>& to, LaneRange rows, const T* probs,
+                       Tile visible, semantics::KeyRange keys, bool selects) {
     self->need_values();
-    const Pair* const pairs = reinterpret_cast<const Pair*>(probs) + keys.lo / 2 * V::kWidth;
     const ProductInput<Pair> values = values_from(*self, visible.begin + keys.lo);
-    finish_rows<V, PairTerm<V>>(self->p_, to, rows, pairs, values.data, values.step,
-                                (keys.hi - keys.lo + 1) / 2, &self->prefetch_.left);
+    const Pair* const pairs = reinterpret_cast<const Pair*>(probs) + keys.lo / 2 * V::kWidth;
+    const RowProduct<PairTerm<V>> of = {pairs, values.data, values.step,
+                                        (keys.hi - keys.lo + 1) / 2};
+    add_output_rows<V>(self->p_, to, rows, of, selects, &self->prefetch_.left);
   }
 
  protected:

@@ -245,8 +245,8 @@ static void pack_queries(const Problem& p, const RowBlock<V>& row_block, typenam
   }
 }
 
-/// share [W]: what each row's sum of weighted values is multiplied by, their descale over the sum of
-/// its weights, and over the share that dropout keeps. 0 for a row with neither key nor sink
+/// share [W]: what each row's sum of weighted values is multiplied by, their descale over the sum
+/// of its weights, and over the share that dropout keeps. 0 for a row with neither key nor sink
 /// (otherwise the largest term alone is 1), whose sum of values is 0. NaN sums stay NaN.
 template <class V>
 REGARD_KERNEL_FN void inverse_sums(const Problem& p, const RowBlock<V>& row_block,

@@ -43,8 +43,8 @@ struct ScalarTerm {
 /// Steps of a product for each line that it prefetches: as many as it has of its own matrix in f32.
 inline constexpr int kPrefetchSteps = 16;
 
-/// sum[i][v] += the products of kRows rows of a with b [k][kStride], or [k][stride] where kStride is
-/// 0, for vectors [kFirst, kEnd) of b; kPrefetches: advances `ahead` meanwhile.
+/// sum[i][v] += the products of kRows rows of a with b [k][kStride], or [k][stride] where kStride
+/// is 0, for vectors [kFirst, kEnd) of b; kPrefetches: advances `ahead` meanwhile.
 template <class V, class Term, int kRows, int kVectors, bool kSelect, int kStride = V::kWidth,
           bool kPrefetches = false, int kFirst = 0, int kEnd = kVectors>
 REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename Term::B* b,
