@@ -163,9 +163,9 @@ REGARD_KERNEL_FN void touch_pages(const PrefetchCursor& rows) {
 
 /// What a task prefetches at the end of its keys, one after the other.
 struct TaskPrefetch {
+  PrefetchCursor outs;          // that the task is about to write, then
   PrefetchCursor keys;          // of the next task's first tile
   PrefetchCursor queries;       // of the next task
-  PrefetchCursor outs;          // that the task is about to write
   const PrefetchCursor* first;  // of those that are not empty
 
   REGARD_KERNEL_FN void start(const Problem& p, const TaskOrder& order, std::int64_t tile_kv,
@@ -177,26 +177,27 @@ struct TaskPrefetch {
       cursor->in_pairs = order.row_blocks == 1;  // or the few products leave some out
       self->first = cursor;
     };
+    if (order.next.begin < order.next.end) {
+      const KvOperand k = k_operand(p, order.next.b, order.next.head_kv);
+      std::int64_t begin = 0;
+      if (p.window_left >= 0) {
+        const Sequence s = sequence_of(p, order.next.b);
+        const std::int64_t first =
+            semantics::visible_keys(s.band, order.next.begin / p.group_size).lo;
+        begin = semantics::clamp(first / tile_kv * tile_kv, 0, k.keys);
+      }
+      self->queries = task_cursor(p, p.q, p.head_dim_qk, order.next);
+      put_first(&self->queries);
+      const semantics::KeyRange keys = {begin, semantics::clamp(begin + tile_kv, 0, k.keys)};
+      self->keys = rows_cursor(k, keys);
+      put_first(&self->keys);
+      touch_pages(rows_cursor(v_operand(p, order.next.b, order.next.head_kv), keys));
+      touch_pages(self->keys);
+      touch_pages(self->queries);
+      touch_pages(task_cursor(p, p.out, p.head_dim_v, order.next));
+    }
     self->outs = task_cursor(p, p.out, p.head_dim_v, order.now);
     put_first(&self->outs);
-    if (order.next.begin >= order.next.end) return;
-    const KvOperand k = k_operand(p, order.next.b, order.next.head_kv);
-    std::int64_t begin = 0;
-    if (p.window_left >= 0) {
-      const Sequence s = sequence_of(p, order.next.b);
-      const std::int64_t first =
-          semantics::visible_keys(s.band, order.next.begin / p.group_size).lo;
-      begin = semantics::clamp(first / tile_kv * tile_kv, 0, k.keys);
-    }
-    self->queries = task_cursor(p, p.q, p.head_dim_qk, order.next);
-    put_first(&self->queries);
-    const semantics::KeyRange keys = {begin, semantics::clamp(begin + tile_kv, 0, k.keys)};
-    self->keys = rows_cursor(k, keys);
-    put_first(&self->keys);
-    touch_pages(rows_cursor(v_operand(p, order.next.b, order.next.head_kv), keys));
-    touch_pages(self->keys);
-    touch_pages(self->queries);
-    touch_pages(task_cursor(p, p.out, p.head_dim_v, order.next));
   }
 };
 
