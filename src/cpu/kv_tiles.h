@@ -13,11 +13,6 @@
 
 namespace regard::cpu {
 
-/// The type of the arithmetic: its rows need no conversion.
-template <class V>
-inline constexpr Element kOwnElement = sizeof(typename V::Scalar) == sizeof(double) ? Element::kF64
-                                                                                    : Element::kF32;
-
 REGARD_KERNEL_FN bool is_one_run(const KvOperand& x, semantics::Tile tile) {
   return is_one_run(x, tile.begin, tile.begin + tile.size);
 }

@@ -145,53 +145,87 @@ REGARD_KERNEL_FN PrefetchCursor task_cursor(const Problem& p, const View& view, 
   return {first, first + row_bytes, row_bytes, view.stride[2] * bytes, end - begin};
 }
 
-/// What a task prefetches at the end of its keys.
-struct TaskPrefetch {
-  PrefetchCursor keys;     // of the next task's first tile
-  PrefetchCursor queries;  // of the next task
-  PrefetchCursor outs;     // that the task is about to write
-};
-
-REGARD_KERNEL_FN TaskPrefetch task_prefetch(const Problem& p, const TaskOrder& order,
-                                            std::int64_t tile_kv) {
-  TaskPrefetch made{};
-  made.outs = task_cursor(p, p.out, p.head_dim_v, order.now);
-  if (order.next.begin >= order.next.end) return made;
-  const KvOperand k = k_operand(p, order.next.b, order.next.head_kv);
-  const Sequence s = sequence_of(p, order.next.b);
-  const std::int64_t first = semantics::visible_keys(s.band, order.next.begin / p.group_size).lo;
-  const std::int64_t begin = semantics::clamp(first / tile_kv * tile_kv, 0, k.keys);
-  made.keys = rows_cursor(k, {begin, semantics::clamp(begin + tile_kv, 0, k.keys)});
-  made.queries = task_cursor(p, p.q, p.head_dim_qk, order.next);
-  return made;
+/// Requests the first line of each page of memory that begins in [at, at + bytes), so that its
+/// address is translated when prefetches get there: those behind one that waits for a translation
+/// wait, too (virtual machines need some 200 cycles for it).
+REGARD_KERNEL_FN void touch_pages(const char* at, std::int64_t bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  const std::int64_t to_page = static_cast<std::int64_t>(-address & (kMemoryPage - 1));
+  for (std::int64_t x = to_page; x < bytes; x += kMemoryPage) {
+    __builtin_prefetch(at + x, 0, kIntoL2);
+  }
 }
+
+/// The same of rows that follow one another; others share their pages with the heads beside them.
+REGARD_KERNEL_FN void touch_pages(const PrefetchCursor& rows) {
+  if (is_left(rows) && rows.stride == rows.row_bytes) touch_pages(rows.at, rows.rows * rows.stride);
+}
+
+/// What a task prefetches at the end of its keys, one after the other.
+struct TaskPrefetch {
+  PrefetchCursor outs;          // that the task is about to write, then
+  PrefetchCursor keys;          // of the next task's first tile
+  PrefetchCursor queries;       // of the next task
+  const PrefetchCursor* first;  // of those that are not empty
+
+  REGARD_KERNEL_FN void start(const Problem& p, const TaskOrder& order, std::int64_t tile_kv,
+                              TaskPrefetch* self) {
+    self->first = nullptr;
+    const auto put_first = [&](PrefetchCursor * cursor) __attribute__((always_inline)) {
+      if (!is_left(*cursor)) return;
+      cursor->then = self->first;
+      cursor->in_pairs = order.row_blocks == 1;  // or the few products leave some out
+      self->first = cursor;
+    };
+    if (order.next.begin < order.next.end) {
+      const KvOperand k = k_operand(p, order.next.b, order.next.head_kv);
+      std::int64_t begin = 0;
+      if (p.window_left >= 0) {
+        const Sequence s = sequence_of(p, order.next.b);
+        const std::int64_t first =
+            semantics::visible_keys(s.band, order.next.begin / p.group_size).lo;
+        begin = semantics::clamp(first / tile_kv * tile_kv, 0, k.keys);
+      }
+      self->queries = task_cursor(p, p.q, p.head_dim_qk, order.next);
+      put_first(&self->queries);
+      const semantics::KeyRange keys = {begin, semantics::clamp(begin + tile_kv, 0, k.keys)};
+      self->keys = rows_cursor(k, keys);
+      put_first(&self->keys);
+      touch_pages(rows_cursor(v_operand(p, order.next.b, order.next.head_kv), keys));
+      touch_pages(self->keys);
+      touch_pages(self->queries);
+      touch_pages(task_cursor(p, p.out, p.head_dim_v, order.next));
+    }
+    self->outs = task_cursor(p, p.out, p.head_dim_v, order.now);
+    put_first(&self->outs);
+  }
+};
 
 /// What the row blocks of a head prefetch at a tile of K and V, by prefetch_rows.
 struct TilePrefetch {
-  PrefetchCursor left;     // the tile's values, then
-  PrefetchCursor keys;     // the next tile's; or those that the next task begins with,
-  PrefetchCursor queries;  // its queries,
-  PrefetchCursor outs;     // and this task's outputs
-  bool with_values;        // in products with values, too
+  PrefetchCursor left;  // the tile's values, then
+  PrefetchCursor keys;  // the next tile's, or what the task prefetches at the end
+  bool with_values;     // in products with values, too
 
-  REGARD_KERNEL_FN void start(const KvOperand& k, const KvOperand& v, TaskHead task_head,
-                              semantics::Tile tile, const TaskPrefetch& task, TilePrefetch* self) {
+  REGARD_KERNEL_FN void start(const KvOperand& k, const KvOperand& v, const TaskHead& task_head,
+                              semantics::Tile tile, const TaskPrefetch& task,
+                              std::int64_t row_blocks, TilePrefetch* self) {
     constexpr std::int64_t kFew = 2;
-    const std::int64_t row_blocks = task_head.row_blocks;
     const semantics::KeyRange after = keys_after(k, tile);
     const bool is_last = after.lo >= after.hi || after.lo >= task_head.reach_end;
-    const auto followed = [&](PrefetchCursor cursor, const PrefetchCursor& then)
-        __attribute__((always_inline)) {
-      if (!is_left(cursor)) return then;
-      cursor.then = is_left(then) ? &then : nullptr;
-      cursor.in_pairs = is_last && row_blocks == 1;  // or the few products leave some out
-      return cursor;
-    };
-    self->with_values = row_blocks <= kFew;
-    self->outs = is_last ? followed(task.outs, {}) : PrefetchCursor{};
-    self->queries = is_last ? followed(task.queries, self->outs) : PrefetchCursor{};
-    self->keys = followed(is_last ? task.keys : rows_cursor(k, after), self->queries);
-    self->left = followed(rows_cursor(v, {tile.begin, tile.begin + tile.size}), self->keys);
+    const PrefetchCursor* then = is_last ? task.first : nullptr;
+    if (!is_last) {
+      self->keys = rows_cursor(k, after);
+      if (is_left(self->keys)) then = &self->keys;
+    }
+    self->with_values = row_blocks <= kFew || is_last;
+    self->left = rows_cursor(v, {tile.begin, tile.begin + tile.size});
+    if (is_left(self->left)) {
+      self->left.then = then;
+      self->left.in_pairs = is_last && row_blocks == 1;
+    } else if (then != nullptr) {
+      self->left = *then;
+    }
   }
 };
 
@@ -228,23 +262,14 @@ REGARD_KERNEL_FN PrefetchCursor lines_cursor(const KvOperand& x, const KeySpan& 
   return {first, first + span.bytes, span.bytes, x.stride, end - begin};
 }
 
-/// Requests the first line of each page of memory that begins within `keys`, so that its address is
-/// translated when prefetches get there: those behind one that waits for a translation wait, too
-/// (virtual machines need some 200 cycles for it, and a page is read in 900).
-REGARD_KERNEL_FN void touch_pages(const KvOperand& x, const KeySpan& span,
-                                  semantics::KeyRange keys) {
+/// Pages of `keys`, a tile that will be prefetched later; see touch_pages.
+REGARD_KERNEL_FN void touch_key_pages(const KvOperand& x, const KeySpan& span,
+                                      semantics::KeyRange keys) {
   if (keys.lo >= keys.hi || span.index > 0 || !is_one_run(x, keys.lo, keys.hi)) return;
   const std::int64_t rows = keys.hi - keys.lo, gap = x.stride - span.bytes;
-  const bool is_run = gap >= 0 && gap < kLineBytes;
   const char* at = row_of(x, keys.lo) - span.offset;
-  const std::int64_t bytes = is_run ? rows * x.stride : span.bytes;
-  for (std::int64_t row = is_run ? rows - 1 : 0; row < rows; ++row, at += x.stride) {
-    const auto address = reinterpret_cast<std::uintptr_t>(at);
-    const std::int64_t to_page = static_cast<std::int64_t>(-address & (kMemoryPage - 1));
-    for (std::int64_t y = to_page; y < bytes; y += kMemoryPage) {
-      __builtin_prefetch(at + y, 0, kIntoL2);
-    }
-  }
+  if (gap >= 0 && gap < kLineBytes) return touch_pages(at, rows * x.stride);
+  for (std::int64_t row = 0; row < rows; ++row, at += x.stride) touch_pages(at, span.bytes);
 }
 
 /// Keys of a tile that lie in several pages come in so many at a time, and so many times at most.
@@ -265,7 +290,7 @@ REGARD_KERNEL_FN void prefetch_ahead(const KvOperand& x, TaskHead task_head, sem
   if (x.pages.ids == nullptr) {
     const std::int64_t between = tile_bytes > 0 ? (kMemoryPage - 1) / tile_bytes : 0;
     // One page a tile, of BHSD, is 0.9 to 0.95 times as fast when it is touched.
-    if (tile_bytes >= 2 * kMemoryPage) touch_pages(x, span, keys_behind(x, tile, between + 1));
+    if (tile_bytes >= 2 * kMemoryPage) touch_key_pages(x, span, keys_behind(x, tile, between + 1));
     to->runs[0] = lines_cursor(x, span, keys_behind(x, tile, between));
     return;
   }

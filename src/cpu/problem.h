@@ -76,15 +76,14 @@ struct TaskRows {
 struct TaskOrder {
   TaskRows now;
   TaskRows next;
+  std::int64_t row_blocks;  // of a head
 };
 
-/// A kv head, the index-th of `count` that a task takes through each tile in turn, each with
-/// `row_blocks` row blocks.
+/// A kv head, the index-th of `count` that a task takes through each tile in turn.
 struct TaskHead {
   std::int64_t head_kv;
   std::int64_t index;
   std::int64_t count;
-  std::int64_t row_blocks;
   std::int64_t reach_end;  // of the keys that some row sees
 };
 

@@ -9,6 +9,11 @@
 
 namespace regard::cpu {
 
+/// The type of the arithmetic: its rows need no conversion.
+template <class V>
+inline constexpr Element kOwnElement = sizeof(typename V::Scalar) == sizeof(double) ? Element::kF64
+                                                                                    : Element::kF32;
+
 /// V::kLanes elements at `p` as V::Scalar.
 template <class V>
 REGARD_KERNEL_FN typename V::Vec load_vector(Element type, const char* p) {
@@ -48,6 +53,22 @@ REGARD_KERNEL_FN void store_vector(Element type, char* p, typename V::Vec v) {
   V::store(reinterpret_cast<T*>(p), v);
 }
 
+/// The same of vectors that follow one another.
+template <class V, int kVectors>
+REGARD_KERNEL_FN void store_vectors(Element type, char* p, const typename V::Vec (&v)[kVectors]) {
+  constexpr int kPaired = sizeof(typename V::Scalar) == sizeof(float) ? kVectors / 2 * 2 : 0;
+  const std::int64_t bytes = V::kLanes * element_bytes(type);
+  if (kPaired > 0 && type == Element::kBf16) {
+    REGARD_UNROLL for (int i = 0; i < kPaired; i += 2) {
+      V::store_bf16_pair(reinterpret_cast<std::uint16_t*>(p + i * bytes), v[i], v[i + 1]);
+    }
+    REGARD_UNROLL for (int i = kPaired; i < kVectors; ++i)
+        store_vector<V>(type, p + i * bytes, v[i]);
+    return;
+  }
+  REGARD_UNROLL for (int i = 0; i < kVectors; ++i) store_vector<V>(type, p + i * bytes, v[i]);
+}
+
 /// Whether load_vector knows the type.
 template <class V>
 REGARD_KERNEL_FN bool is_vector_type(Element type) {
@@ -84,17 +105,25 @@ template <class V>
 static void load_columns(Element type, const char* const* rows, int count, std::int64_t n,
                          typename V::Scalar* columns) {
   const std::int64_t bytes = element_bytes(type);
-  const std::int64_t x = for_lanes<V>(
-      n, [&](std::int64_t at) __attribute__((always_inline)) {
-        typename V::Vec block[V::kLanes];
-        REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
-          block[lane] = lane < count ? load_vector<V>(type, rows[lane] + at * bytes) : V::set(0);
-        }
-        V::transpose(block);
-        REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
-          V::store(columns + (at + y) * V::kWidth, block[y]);
-        }
-      });
+  std::int64_t x = 0;
+  const auto load_blocks = [&](Element from, int used) __attribute__((always_inline)) {
+    x = for_lanes<V>(
+        n, [&](std::int64_t at) __attribute__((always_inline)) {
+          typename V::Vec block[V::kLanes];
+          REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
+            block[lane] = lane < used ? load_vector<V>(from, rows[lane] + at * bytes) : V::set(0);
+          }
+          V::transpose(block);
+          REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
+            V::store(columns + (at + y) * V::kWidth, block[y]);
+          }
+        });
+  };
+  if (type == kOwnElement<V> && count == V::kLanes) {  // without branches for each row
+    load_blocks(kOwnElement<V>, V::kLanes);
+  } else {
+    load_blocks(type, count);
+  }
   for (int lane = 0; x < n && lane < V::kLanes; ++lane) {
     typename V::Scalar tail[V::kLanes] = {};
     if (lane < count) load_row(type, rows[lane] + x * bytes, 1, n - x, tail);

@@ -313,7 +313,7 @@ TiledBackend::TileCopies TiledBackend::tile_copies(const AttentionParams& params
     const std::int64_t row_bytes =
         saturating_mul(saturating_mul(heads, params.head_dim_v), sizeof(float));
     values = params.head_dim_v % kProductRows != 0 || params.layout_v == Layout::kStrided ||
-             row_bytes % kSharesSets == 0;
+             row_bytes % kSharesSets == 0 || (args.copies_strided && heads > 1);
   }
   const std::int64_t bytes = copies_pairs ? 2 : sizeof(float);
   // The stride of a single row is not known, which may be copied whatever the layout.
@@ -321,6 +321,17 @@ TiledBackend::TileCopies TiledBackend::tile_copies(const AttentionParams& params
   return {keys ? args.tile_kv : kSingle, saturating_mul(padded_head_dim(params.head_dim_qk), bytes),
           values ? args.tile_kv : kSingle,
           saturating_mul(padded_head_dim(params.head_dim_v), bytes)};
+}
+
+/// Whether the outs of all row blocks end with their first tile, which writes them (output_rows.h);
+/// values in place are read as rows where these follow one another.
+bool TiledBackend::ends_at_once(const AttentionParams& params, const Shape& shape,
+                                const TiledArgs& args) const noexcept {
+  const TiledKernel& k = *shape.kernel;
+  const bool is_dense =
+      traits_.copies || params.dtype_v != Dtype::kF32 || params.layout_v == Layout::kBhsd;
+  return k.adds_rows && !shape.is_decode_kernel && is_dense && params.head_dim_v % k.lanes == 0 &&
+         params.seqlen_kv <= args.tile_kv && !params.features.has(Feature::kOutAmax);
 }
 
 /// Fills args but for the problem; returns a worker's bytes, saturating.
@@ -340,15 +351,21 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
                          (params.dtype_k == Dtype::kI8 || params.dtype_k == Dtype::kU4);
   const std::int64_t dot_q = decode_query_size(dot_rows, params.head_dim_qk, has_words);
   const std::int64_t q = row_block_rows(params.head_dim_qk, dot_q, is_of_pairs(k) ? 2 : kBytes),
-                     out = row_block_rows(params.head_dim_v,
-                                          dot_rows * dot_row_size(params.head_dim_v), kBytes);
+                     dot_out = dot_rows * dot_row_size(params.head_dim_v),
+                     out = row_block_rows(params.head_dim_v, dot_out, kBytes);
+  // Of rows that end at once the few of shorter sequences have room.
+  const bool has_shorter =
+      params.features.has(Feature::kPacked) || params.features.has(Feature::kSeqlensQ);
   args->grid = make_grid(params, shape.is_decode ? shape.row_blocks * k.width : shape.block_rows);
   args->heads_per_task = shape.heads_per_task;
+  args->head_groups = ceil_div(params.num_heads_kv, shape.heads_per_task);
   args->splits_per_task = shape.splits;
   args->tile_kv = tile_kv(params, k);
   args->decode_tile_kv =
       decode_tile_kv(std::max(size_of(params.dtype_k), size_of(params.dtype_v)), args->tile_kv);
   args->copies_values = traits_.copies;
+  args->ends_at_once = ends_at_once(params, shape, *args);
+  args->copies_strided = traits_.copies && args->ends_at_once;
   // A split of decode rows has no more keys than a block that is summed, up to 65,536 in all.
   constexpr std::int64_t kKeysInSplits = 1 << 16;
   const std::int64_t keys_of_one = shape.is_decode ? kKeysInSplits : kSumBlockKeys;
@@ -365,7 +382,10 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
                                : shape.splits_blocks ? row_blocks
                                                      : few;
   const bool is_apart = shape.is_decode || shape.splits_blocks;
-  args->at_out = layout.take(is_apart ? row_blocks : std::max(row_blocks, few + divided), out);
+  args->at_out = layout.take(is_apart ? row_blocks : std::max(row_blocks, few + divided),
+                             !args->ends_at_once ? out
+                             : has_shorter       ? dot_out * kBytes
+                                                 : 0);
   args->at_split = is_apart ? layout.take(divided, out) : args->at_out + few * out;
   args->at_states = layout.take(2 * divided, k.state_bytes);
   args->at_block = layout.take(summed, out);
@@ -376,6 +396,7 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   // Values that share sets without being expected to, of a stride that is not the layout's usual
   // one, are read where they lie.
   args->copies_values = args->copies_values && copies.values > 1;
+  args->copies_strided = args->copies_strided && copies.values > 1;
   args->at_keys = layout.take(copies.keys, copies.key_bytes);
   args->at_values = layout.take(copies.values, copies.value_bytes);
   args->at_row = layout.take(args->tile_kv, kBytes);

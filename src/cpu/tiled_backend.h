@@ -74,6 +74,8 @@ class TiledBackend final : public Backend {
                                   std::int64_t tile_rows) noexcept;
   TileCopies tile_copies(const AttentionParams& params, const Shape& shape,
                          const TiledArgs& args) const noexcept;
+  bool ends_at_once(const AttentionParams& params, const Shape& shape,
+                    const TiledArgs& args) const noexcept;
   std::int64_t lay_out(const AttentionParams& params, const Shape& shape,
                        TiledArgs* args) const noexcept;
 

@@ -26,6 +26,7 @@ struct TileSpan {
 
 REGARD_KERNEL_FN constexpr TileSpan tiles_of(KeyRange keys, std::int64_t tile_kv) {
   if (is_empty(keys)) return {0, 0};
+  if (keys.hi <= tile_kv) return {0, 1};  // without divisions
   return {keys.lo / tile_kv, (keys.hi - 1) / tile_kv + 1};
 }
 

@@ -431,7 +431,7 @@ TEST(Costs, TheFastestThatFitsTheMemoryRuns) {
   Context context(described_env());
   TuningTable table = crossing_table(context.env());  // in which EFFICIENT takes a second
   context.set_tuning(table);
-  const AttentionParams params = case_params("b1 hq4 sq128 d64 f32");
+  const AttentionParams params = case_params("b1 hq4 sq128 d68 f32");
   const Policy limited = below_flash(context, params);
   const Selection selection = explain(context, params, limited);
   EXPECT_EQ(selection.chosen, kMath);
@@ -454,7 +454,7 @@ TEST(Costs, PredictionsDecideNothingElse) {
   Context context(described_env());
   TuningTable table = crossing_table(context.env());
   context.set_tuning(table);
-  const AttentionParams params = case_params("b1 hq4 sq128 d64 f32");
+  const AttentionParams params = case_params("b1 hq4 sq128 d68 f32");
   const Policy limited = below_flash(context, params);
   EXPECT_EQ(explain(context, params, deny({kFlash})).chosen, kEfficient);
   Policy denied = limited;

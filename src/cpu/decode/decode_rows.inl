@@ -78,7 +78,7 @@ static void merge_splits(const RowBlockSet<Tiles>& set, SplitOf split_of) {
 
 /// All rows, split after split.
 template <class Tiles>
-static void forward_splits(const RowBlockSet<Tiles>& set) {
+static void forward_splits(RowBlockSet<Tiles>& set) {
   if (count_splits(set.a, set.s) == 1) return forward_rows(set);
   char* const states = set.scratch + set.a.at_states;
   const auto split = split_at<Tiles>(states + set.count() * sizeof(*Split<Tiles>::states),
@@ -91,15 +91,16 @@ static void forward_splits(const RowBlockSet<Tiles>& set) {
 
 /// Calls f(row blocks) with all rows of the sequence, in the form for their number.
 template <class Tiles, class F>
-static void with_decode_rows(const TiledArgs& a, const Sequence& s, HeadRows rows, char* scratch,
-                             F f) {
-  rows.begin = 0;
-  rows.end = s.len_q * a.problem.group_size;
+static void with_decode_rows(const TiledArgs& a, const Sequence& s, const HeadRows& heads,
+                             char* scratch, F f) {
+  const HeadRows rows = {heads.head_kv, heads.heads, 0, s.len_q * a.problem.group_size, heads.next};
   if (rows.end == 0) return;
   if (rows.end <= Tiles::kMaxDecodeRows) {
-    f(make_row_blocks<typename Tiles::Dot>(a, s, rows, scratch));
+    auto set = make_row_blocks<typename Tiles::Dot>(a, s, rows, scratch);
+    f(set);
   } else {
-    f(make_row_blocks<Tiles>(a, s, rows, scratch));
+    auto set = make_row_blocks<Tiles>(a, s, rows, scratch);
+    f(set);
   }
 }
 
@@ -109,22 +110,24 @@ struct DecodeTask {
   HeadRows rows;
 };
 
-/// The rows of the first head of the task after this one, which the same worker mostly computes
-/// next.
-REGARD_KERNEL_FN TaskRows task_after(const TiledArgs& a, std::int64_t task) {
-  const Problem& p = a.problem;
-  const std::int64_t next = task + 1;
-  if (next >= p.batch * head_groups(a)) return {};
-  const std::int64_t b = next / head_groups(a);
-  return {b, next % head_groups(a) * a.heads_per_task, 0, sequence_of(p, b).len_q * p.group_size};
-}
-
 REGARD_KERNEL_FN DecodeTask decode_task(const TiledArgs& a, std::int64_t task) {
   const Problem& p = a.problem;
-  const std::int64_t first = task % head_groups(a) * a.heads_per_task;
+  const std::int64_t b = task / a.head_groups,
+                     first = (task - b * a.head_groups) * a.heads_per_task;
   const std::int64_t left = p.num_heads_kv - first;
-  return {sequence_of(p, task / head_groups(a)),
-          {first, left < a.heads_per_task ? left : a.heads_per_task, 0, 0}};
+  return {sequence_of(p, b), {first, left < a.heads_per_task ? left : a.heads_per_task, 0, 0}};
+}
+
+/// The rows of the first head of the task after this one, which the same worker mostly computes
+/// next.
+REGARD_KERNEL_FN TaskRows task_after(const TiledArgs& a, const DecodeTask& task) {
+  const Problem& p = a.problem;
+  std::int64_t b = task.s.b, head_kv = task.rows.head_kv + a.heads_per_task;
+  if (head_kv >= p.num_heads_kv) {
+    head_kv = 0;
+    if (++b == p.batch) return {};
+  }
+  return {b, head_kv, 0, sequence_of(p, b).len_q * p.group_size};
 }
 
 template <class V>
@@ -140,10 +143,9 @@ template <class Tiles>
 static void forward_decode(const void* opaque, std::int64_t index, char* scratch) {
   const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
   DecodeTask task = decode_task(a, index);
-  task.rows.next = task_after(a, index);
+  task.rows.next = task_after(a, task);
   write_decode_padding<typename Tiles::Vocabulary>(a, task);
-  with_decode_rows<Tiles>(a, task.s, task.rows, scratch,
-                          [](const auto& set) { forward_splits(set); });
+  with_decode_rows<Tiles>(a, task.s, task.rows, scratch, [](auto& set) { forward_splits(set); });
 }
 
 /// A single split is left to the merge. Splits are the slower index: where heads of a key are
@@ -151,7 +153,7 @@ static void forward_decode(const void* opaque, std::int64_t index, char* scratch
 template <class Tiles>
 static void forward_decode_split(const void* opaque, std::int64_t index, char* scratch) {
   const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
-  const std::int64_t tasks = a.problem.batch * head_groups(a);
+  const std::int64_t tasks = a.problem.batch * a.head_groups;
   const DecodeTask task = decode_task(a, index % tasks);
   const std::int64_t count = count_splits(a, task.s);
   const std::int64_t split = split_of_step(a.splits_per_task, a.split_runs, index / tasks);
@@ -166,7 +168,7 @@ static void forward_decode_merge(const void* opaque, std::int64_t index, char* s
   const TiledArgs& a = *static_cast<const TiledArgs*>(opaque);
   const DecodeTask task = decode_task(a, index);
   write_decode_padding<typename Tiles::Vocabulary>(a, task);
-  with_decode_rows<Tiles>(a, task.s, task.rows, scratch, [&](const auto& set) {
+  with_decode_rows<Tiles>(a, task.s, task.rows, scratch, [&](auto& set) {
     if (count_splits(a, task.s) == 1) return forward_rows(set);
     merge_splits(set, [&](std::int64_t split) { return shared_split(set, index, split); });
   });
@@ -216,11 +218,11 @@ static void forward_block(const void* opaque, std::int64_t task, char* scratch) 
   if (end == rows.begin) return;
   const HeadRows block{rows.head_kv, 1, rows.begin, end, task_rows_after(a, task)};
   if (s.len_q * a.problem.group_size > kSplitRows) {
-    const auto set = make_row_blocks<Tiles>(a, s, block, scratch);
+    auto set = make_row_blocks<Tiles>(a, s, block, scratch);
     if (!shares_block_splits(a, s)) return forward_splits(set);
     merge_splits(set, [&](std::int64_t split) { return shared_split(set, task, split); });
   } else if (rows.begin == 0) {
-    with_decode_rows<Tiles>(a, s, block, scratch, [](const auto& set) { forward_splits(set); });
+    with_decode_rows<Tiles>(a, s, block, scratch, [](auto& set) { forward_splits(set); });
   }
 }
 
@@ -235,6 +237,7 @@ constexpr TiledKernel kTiledKernel = {forward_block<Tiles>,
                                       Tiles::Vocabulary::kLanes,
                                       Tiles::kTileFactor,
                                       Tiles::kMaxDecodeRows,
+                                      Tiles::kAddsRows,
                                       sizeof(RowBlock<typename Tiles::Vocabulary>),
                                       sizeof(RowState<typename Tiles::Vocabulary>),
                                       Tiles::Dot::kReadsU4,

@@ -49,6 +49,7 @@ class DecodeTiles {
   static constexpr bool kPairsAlone = kHasPairs && sizeof...(kTypes) == 1;
   static constexpr bool kStartsOut = false;
   static constexpr bool kTakesRanges = false;
+  static constexpr bool kAddsRows = false;
   static constexpr bool kReadsU4 = ((kTypes == Element::kU4) || ...);
   static constexpr bool kConvertsF8ToBf16 = kHasBf16OfF8<V>;
   /// Where q, k and v are bf16 probabilities are rounded to it, as those of prompts are: half of

@@ -53,23 +53,25 @@ struct RowsOut {
   }
 
   /// out_amax of the rows.
-  static void note_amax(const Problem& p, const RowBlock<V>& row_block, const T* out) {
+  static void note_amax(const Problem& p, const RowBlock<V>& row_block, const T* share,
+                        const T* out) {
     if (!p.out_amax.present) return;
     std::uint32_t max = 0;
     for (int w = 0; w < row_block.rows; ++w) {
-      const T share = inverse_sum(p, row_block, w);
       for (std::int64_t d = 0; d < p.head_dim_v; ++d) {
-        max = larger_magnitude(max, static_cast<float>(out[w * row_size(p) + d] * share));
+        max = larger_magnitude(max, static_cast<float>(out[w * row_size(p) + d] * share[w]));
       }
     }
     raise_amax(p.out_amax, 0, f32_of(max));
   }
 
   static void write(const Problem& p, const RowBlock<V>& row_block, T* out) {
-    note_amax(p, row_block, out);
+    alignas(64) T shares[V::kWidth];
+    inverse_sums(p, row_block, shares);
+    note_amax(p, row_block, shares, out);
     const std::int64_t bytes = element_bytes(p.out.type);
     for (int w = 0; w < row_block.rows; ++w) {
-      const auto share = V::set(inverse_sum(p, row_block, w));
+      const auto share = V::set(shares[w]);
       T* const from = out + w * row_size(p);
       char* const to = row_address(p.out, row_block.b, row_block.head[w], row_block.query[w]);
       std::int64_t d = 0;

@@ -23,6 +23,7 @@ class AmxTiles : public Bf16Tiles<V> {
   static constexpr std::int64_t kTileFactor = 2;
   static constexpr bool kStartsOut = false;
   static constexpr bool kTakesRanges = false;
+  static constexpr bool kAddsRows = false;
   /// A product adds up the even and the odd keys of its 32 apart: which they are must not depend on
   /// what other rows of a block see.
   static constexpr std::int64_t kKeyGroup = amx::kDepth;

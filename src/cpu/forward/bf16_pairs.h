@@ -57,19 +57,27 @@ REGARD_KERNEL_FN Pair pair_of(const std::uint16_t* row, std::int64_t d, std::int
 /// on.
 template <class V>
 static void load_pair_columns(const char* const* rows, int count, std::int64_t dim, Pair* columns) {
-  std::int64_t x = for_lanes<V>(
-      dim / 2, [&](std::int64_t at) __attribute__((always_inline)) {
-        typename V::Vec block[V::kLanes];  // bits that are only moved
-        REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
-          block[lane] = V::set(0);
-          if (lane < count)
-            __builtin_memcpy(&block[lane], rows[lane] + at * 4, sizeof(block[lane]));
-        }
-        V::transpose(block);
-        REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
-          __builtin_memcpy(columns + (at + y) * V::kWidth, &block[y], sizeof(block[y]));
-        }
-      });
+  std::int64_t x = 0;
+  const auto load_blocks = [&](int used) __attribute__((always_inline)) {
+    x = for_lanes<V>(
+        dim / 2, [&](std::int64_t at) __attribute__((always_inline)) {
+          typename V::Vec block[V::kLanes];  // bits that are only moved
+          REGARD_UNROLL for (int lane = 0; lane < V::kLanes; ++lane) {
+            block[lane] = V::set(0);
+            if (lane < used)
+              __builtin_memcpy(&block[lane], rows[lane] + at * 4, sizeof(block[lane]));
+          }
+          V::transpose(block);
+          REGARD_UNROLL for (int y = 0; y < V::kLanes; ++y) {
+            __builtin_memcpy(columns + (at + y) * V::kWidth, &block[y], sizeof(block[y]));
+          }
+        });
+  };
+  if (count == V::kLanes) {  // without branches for each row
+    load_blocks(V::kLanes);
+  } else {
+    load_blocks(count);
+  }
   for (; x < (dim + 1) / 2; ++x) {
     for (int lane = 0; lane < V::kLanes; ++lane) {
       const auto* row = reinterpret_cast<const std::uint16_t*>(rows[lane < count ? lane : 0]);

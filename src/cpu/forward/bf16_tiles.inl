@@ -7,6 +7,7 @@
 #include "cpu/decode/decode_tiles.inl"
 #include "cpu/forward/bf16_pairs.h"
 #include "cpu/forward/columns_out.h"
+#include "cpu/forward/output_rows.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/tiled.h"
 #include "cpu/kv_tiles.h"
@@ -31,6 +32,7 @@ class Bf16Tiles {
   static constexpr bool kStartsOut = true;      // accumulate takes a null rescale
   static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
   static constexpr bool kTakesRanges = true;    // each vector of rows may have keys of its own
+  static constexpr bool kAddsRows = true;       // see output_rows.h
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -40,19 +42,23 @@ class Bf16Tiles {
   Bf16Tiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
       : p_(a.problem),
         b_(order.now.b),
-        task_(task_prefetch(p_, order, tile_kv(a))),
+        row_blocks_(order.row_blocks),
         pairs_qk_((p_.head_dim_qk + 1) / 2),
         values_dim_((p_.head_dim_v + V::kRows - 1) / V::kRows * V::kRows),
         keys_buffer_(reinterpret_cast<Pair*>(scratch + a.at_keys)),
-        values_buffer_(reinterpret_cast<Pair*>(scratch + a.at_values)) {}
+        values_buffer_(reinterpret_cast<Pair*>(scratch + a.at_values)) {
+    TaskPrefetch::start(p_, order, tile_kv(a), &task_);
+  }
 
-  void start(TaskHead task_head, Tile tile) {
+  void start(const TaskHead& task_head, Tile tile) {
     k_ = k_operand(p_, b_, task_head.head_kv);
     v_ = v_operand(p_, b_, task_head.head_kv);
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    TilePrefetch::start(k_, v_, task_head, tile, task_, &prefetch_);
+    TilePrefetch::start(k_, v_, task_head, tile, task_, row_blocks_, &prefetch_);
   }
+  /// They are copied, pair by pair.
+  static bool has_dense_values(const Problem&, std::int64_t, std::int64_t) { return true; }
   const Tile& tile() const { return tile_; }
   /// Then what is masked needs no mark, for its products are 0.
   bool are_values_finite() {
@@ -132,6 +138,18 @@ class Bf16Tiles {
     }
   }
 
+  /// Adds to `rows`, which see `keys` of `visible` alone, from an even one on, of whose scores
+  /// `probs` are. `selects`: some may be hidden, and values are not finite.
+  static void add_rows(Bf16Tiles* self, const OutputRows<V>& to, LaneRange rows, const T* probs,
+                       Tile visible, semantics::KeyRange keys, bool selects) {
+    self->need_values();
+    const ProductInput<Pair> values = values_from(*self, visible.begin + keys.lo);
+    const Pair* const pairs = reinterpret_cast<const Pair*>(probs) + keys.lo / 2 * V::kWidth;
+    const RowProduct<PairTerm<V>> of = {pairs, values.data, values.step,
+                                        (keys.hi - keys.lo + 1) / 2};
+    add_output_rows<V>(self->p_, to, rows, of, selects, &self->prefetch_.left);
+  }
+
  protected:
   /// V^T in pairs from an even key of the tile on.
   REGARD_KERNEL_FN ProductInput<Pair> values_from(const Bf16Tiles& self, std::int64_t key) {
@@ -162,6 +180,7 @@ class Bf16Tiles {
 
   const Problem& p_;
   std::int64_t b_;
+  std::int64_t row_blocks_;
   TaskPrefetch task_;
   std::int64_t pairs_qk_;
   std::int64_t values_dim_;
@@ -171,7 +190,7 @@ class Bf16Tiles {
   Tile tile_{};
   KvOperand k_{};
   KvOperand v_{};
-  TilePrefetch prefetch_{};
+  TilePrefetch prefetch_;
   ProductInput<Pair> keys_{};
   bool has_keys_ = false;
   bool has_values_ = false;

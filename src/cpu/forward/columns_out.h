@@ -66,7 +66,7 @@ struct ColumnsOut {
   /// Takes each row's share and writes it.
   static void write(const Problem& p, const RowBlock<V>& row_block, const T* out) {
     alignas(64) T share[V::kWidth];
-    for (int w = 0; w < lanes_of(row_block); ++w) share[w] = inverse_sum(p, row_block, w);
+    inverse_sums(p, row_block, share);
     note_amax(p, row_block, share, out);
     for (int v = 0; v < row_block.vectors; ++v) {
       char* rows[V::kLanes];

@@ -5,6 +5,7 @@
 
 #include "cpu/decode/decode_tiles.inl"
 #include "cpu/forward/columns_out.h"
+#include "cpu/forward/output_rows.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
 #include "cpu/forward/tiled.h"
@@ -55,6 +56,7 @@ class FloatTiles {
   static constexpr bool kStartsOut = true;      // accumulate takes a null rescale
   static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
   static constexpr bool kTakesRanges = true;    // each vector of rows may have keys of its own
+  static constexpr bool kAddsRows = true;       // see output_rows.h
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -64,17 +66,26 @@ class FloatTiles {
   FloatTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
       : p_(a.problem),
         b_(order.now.b),
-        task_(task_prefetch(p_, order, tile_kv(a))),
+        row_blocks_(order.row_blocks),
         copies_values_(a.copies_values),
+        copies_strided_(a.copies_strided),
         keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
-        values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {}
+        values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {
+    TaskPrefetch::start(p_, order, tile_kv(a), &task_);
+  }
 
-  void start(TaskHead task_head, Tile tile) {
+  void start(const TaskHead& task_head, Tile tile) {
     k_ = k_operand(p_, b_, task_head.head_kv);
     v_ = v_operand(p_, b_, task_head.head_kv);
     tile_ = tile;
     has_keys_ = has_values_ = finite_known_ = false;
-    TilePrefetch::start(k_, v_, task_head, tile, task_, &prefetch_);
+    TilePrefetch::start(k_, v_, task_head, tile, task_, row_blocks_, &prefetch_);
+  }
+  /// Whether rows of values follow one another where they are multiplied: strided ones that stay in
+  /// place share few sets of the L1.
+  static bool has_dense_values(const Problem& p, std::int64_t b, std::int64_t head_kv) {
+    const KvOperand v = v_operand(p, b, head_kv);
+    return v.type != kOwnElement<V> || !has_gaps(v);
   }
   const Tile& tile() const { return tile_; }
   /// Then what is masked needs no mark, for its products are 0.
@@ -140,7 +151,20 @@ class FloatTiles {
     }
   }
 
+  /// Adds to `rows`, which see `keys` of `visible` alone, of whose scores `probs` are. `selects`:
+  /// some may be hidden, and values are not finite.
+  static void add_rows(FloatTiles* self, const OutputRows<V>& to, LaneRange rows, const T* probs,
+                       Tile visible, semantics::KeyRange keys, bool selects) {
+    self->need_values();
+    const ProductInput<T> values = values_from(*self, visible.begin + keys.lo);
+    const RowProduct<ScalarTerm<V>> of = {probs + keys.lo * V::kWidth, values.data, values.step,
+                                          keys.hi - keys.lo};
+    add_output_rows<V>(self->p_, to, rows, of, selects, &self->prefetch_.left);
+  }
+
  private:
+  REGARD_KERNEL_FN bool has_gaps(const KvOperand& x) { return x.stride != bytes_of(x.type, x.dim); }
+
   /// V^T from a key of the tile on.
   REGARD_KERNEL_FN ProductInput<T> values_from(const FloatTiles& self, std::int64_t key) {
     ProductInput<T> a = transposed(self.values_);
@@ -161,7 +185,8 @@ class FloatTiles {
     has_values_ = true;
     const std::int64_t dim = v_.dim;
     const bool copied = v_.type != Element::kF32 || !is_one_run(v_, tile_) ||
-                        (copies_values_ && (dim % V::kRows != 0 || shares_sets(v_)));
+                        (copies_values_ && (dim % V::kRows != 0 || shares_sets(v_))) ||
+                        (copies_strided_ && has_gaps(v_));
     values_dim_ = copied ? (dim + V::kRows - 1) / V::kRows * V::kRows : dim;
     values_ = copied ? convert_tile<V>(v_, tile_, values_dim_, values_buffer_)
                      : rows_in_place<T>(v_, tile_.begin);
@@ -177,14 +202,16 @@ class FloatTiles {
 
   const Problem& p_;
   std::int64_t b_;
+  std::int64_t row_blocks_;
   TaskPrefetch task_;
   bool copies_values_;
+  bool copies_strided_;
   T* keys_buffer_;
   T* values_buffer_;
   Tile tile_{};
   KvOperand k_{};
   KvOperand v_{};
-  TilePrefetch prefetch_{};
+  TilePrefetch prefetch_;
   ProductInput<T> keys_{};
   ProductInput<T> values_{};
   std::int64_t values_dim_ = 0;

@@ -55,6 +55,7 @@ struct RowBlock {
   std::int64_t rows;        // lanes in use; the others are computed on zeros and never written
   int vectors;              // that hold those lanes
   bool has_out;             // its out holds a sum; not before its first tile
+  bool is_written;          // its rows of out are
   std::int64_t i_begin;     // queries [i_begin, i_end)
   std::int64_t i_end;
 };
@@ -73,63 +74,110 @@ REGARD_KERNEL_FN double query_factor(const Problem& p, std::int64_t b, std::int6
   return p.prescale_scores || p.softmax_scale > 0.0 ? descale : -descale;
 }
 
-/// Rows [row_begin, row_begin + rows) of the sequence, all within its length.
+/// Lanes that are not in use repeat the last row.
+template <class V, class T>
+REGARD_KERNEL_FN void repeat_last(const RowBlock<V>& row_block, T* of_lanes) {
+  for (std::int64_t w = row_block.rows; w < lanes_of(row_block); ++w) {
+    of_lanes[w] = of_lanes[row_block.rows - 1];
+  }
+}
+
+/// Queries and heads of the row block's rows, from row_begin of the sequence on.
 template <class V>
-static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
-                     std::int64_t row_begin, std::int64_t rows, RowBlock<V>* row_block) {
-  using T = typename V::Scalar;
-  const T infinity = static_cast<T>(__builtin_inf());
-  row_block->b = s.b;
-  row_block->len_q = s.len_q;
-  row_block->len_kv = s.band.len_kv;
-  row_block->shift = s.band.shift;
-  row_block->tree_begin = s.band.len_kv - p.tree_keys;
-  row_block->query_factor = static_cast<T>(query_factor(p, s.b, head_kv));
-  row_block->descale_v = static_cast<T>(v_operand(p, s.b, head_kv).descale);
-  row_block->rows = rows;
-  row_block->vectors = static_cast<int>((rows + V::kLanes - 1) / V::kLanes);
-  std::int64_t i = row_begin / p.group_size;
-  std::int64_t g = row_begin % p.group_size;
-  row_block->i_begin = i;
-  for (int w = 0; w < rows; ++w) {
-    const std::int64_t h = head_kv * p.group_size + g;
+REGARD_KERNEL_FN void set_places(const Problem& p, std::int64_t head_kv, std::int64_t row_begin,
+                                 RowBlock<V>* row_block) {
+  const std::int64_t last = row_block->rows - 1;
+  row_block->i_begin = row_begin / p.group_size;
+  row_block->i_end = (row_begin + last) / p.group_size + 1;
+  if (p.group_size == 1) {
+    for (int w = 0; w < lanes_of(*row_block); ++w) {
+      row_block->query[w] = row_begin + (w < last ? w : last);
+      row_block->head[w] = head_kv;
+    }
+    return;
+  }
+  std::int64_t i = row_block->i_begin, g = row_begin - i * p.group_size;
+  for (int w = 0; w <= last; ++w) {
     row_block->query[w] = i;
-    row_block->head[w] = h;
-    row_block->keys[w] = semantics::visible_keys(s.band, i);
-    row_block->position[w] = semantics::diagonal_position(i, s.band.shift);
-    row_block->slope[w] = T(0);
-    if (p.slopes.present) {
-      const std::int64_t at = s.b * p.slopes.stride[0] + h * p.slopes.stride[1];
-      row_block->slope[w] = static_cast<T>(*element_at<float>(p.slopes, at));
-    }
-    row_block->segment[w] = 0;
-    if (p.segments_q.present) {
-      const std::int64_t at = row_index(p.segments_q, s.b, 0, i);
-      row_block->segment[w] = *element_at<std::int32_t>(p.segments_q, at);
-    }
-    // A sink of -inf stands for none.
-    const T sink = p.sinks.present
-                       ? static_cast<T>(*element_at<float>(p.sinks, h * p.sinks.stride[0]))
-                       : -infinity;
-    row_block->state.max[w] = sink;
-    row_block->state.sum[w] = sink == -infinity ? T(0) : T(1);
+    row_block->head[w] = head_kv * p.group_size + g;
     if (++g == p.group_size) {
       g = 0;
       ++i;
     }
   }
-  row_block->i_end = row_block->query[rows - 1] + 1;
-  // Lanes that are not in use repeat the last row.
-  for (std::int64_t w = rows, last = rows - 1; w < lanes_of(*row_block); ++w) {
-    row_block->query[w] = row_block->query[last];
-    row_block->head[w] = row_block->head[last];
-    row_block->keys[w] = row_block->keys[last];
-    row_block->position[w] = row_block->position[last];
-    row_block->slope[w] = row_block->slope[last];
-    row_block->segment[w] = row_block->segment[last];
-    row_block->state.max[w] = row_block->state.max[last];
-    row_block->state.sum[w] = row_block->state.sum[last];
+  repeat_last(*row_block, row_block->query);
+  repeat_last(*row_block, row_block->head);
+}
+
+/// What some edits alone read of a row: where it stands, its slope and its segment.
+template <class V>
+static void set_row_edits(const Problem& p, const Sequence& s, RowBlock<V>* row_block) {
+  using T = typename V::Scalar;
+  for (int w = 0; w < row_block->rows; ++w) {
+    const std::int64_t i = row_block->query[w];
+    row_block->position[w] = semantics::diagonal_position(i, s.band.shift);
+    if (p.slopes.present) {
+      const std::int64_t at = s.b * p.slopes.stride[0] + row_block->head[w] * p.slopes.stride[1];
+      row_block->slope[w] = static_cast<T>(*element_at<float>(p.slopes, at));
+    }
+    if (p.segments_q.present) {
+      const std::int64_t at = row_index(p.segments_q, s.b, 0, i);
+      row_block->segment[w] = *element_at<std::int32_t>(p.segments_q, at);
+    }
   }
+  repeat_last(*row_block, row_block->position);
+  repeat_last(*row_block, row_block->slope);
+  repeat_last(*row_block, row_block->segment);
+}
+
+/// States that the sinks start; a sink of -inf stands for none.
+template <class V>
+REGARD_KERNEL_FN void start_states(const Problem& p, RowBlock<V>* row_block) {
+  using T = typename V::Scalar;
+  const T infinity = static_cast<T>(__builtin_inf());
+  if (!p.sinks.present) {
+    for (int at = 0; at < lanes_of(*row_block); at += V::kLanes) {
+      V::store(row_block->state.max + at, V::set(-infinity));
+      V::store(row_block->state.sum + at, V::set(0));
+    }
+    return;
+  }
+  for (int w = 0; w < lanes_of(*row_block); ++w) {
+    const auto sink =
+        static_cast<T>(*element_at<float>(p.sinks, row_block->head[w] * p.sinks.stride[0]));
+    row_block->state.max[w] = sink;
+    row_block->state.sum[w] = sink == -infinity ? T(0) : T(1);
+  }
+}
+
+/// Rows [row_begin, row_begin + rows) of the sequence, all within its length.
+template <class V>
+static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
+                     std::int64_t row_begin, std::int64_t rows, RowBlock<V>* row_block) {
+  row_block->b = s.b;
+  row_block->len_q = s.len_q;
+  row_block->len_kv = s.band.len_kv;
+  row_block->shift = s.band.shift;
+  row_block->tree_begin = s.band.len_kv - p.tree_keys;
+  row_block->query_factor = static_cast<typename V::Scalar>(query_factor(p, s.b, head_kv));
+  row_block->descale_v = static_cast<typename V::Scalar>(v_operand(p, s.b, head_kv).descale);
+  row_block->rows = rows;
+  row_block->vectors = static_cast<int>((rows + V::kLanes - 1) / V::kLanes);
+  row_block->is_written = false;
+  set_places(p, head_kv, row_begin, row_block);
+  if (s.band.window_left < 0 && s.band.window_right < 0) {
+    const semantics::KeyRange all = {0, s.band.len_kv};
+    for (int w = 0; w < lanes_of(*row_block); ++w) row_block->keys[w] = all;
+  } else {
+    for (int w = 0; w < rows; ++w) {
+      row_block->keys[w] = semantics::visible_keys(s.band, row_block->query[w]);
+    }
+    repeat_last(*row_block, row_block->keys);
+  }
+  if (p.slopes.present || p.segments_q.present || p.functions != nullptr) {
+    set_row_edits(p, s, row_block);
+  }
+  start_states(p, row_block);
 }
 
 /// The keys that any of the row block's rows may see by arithmetic.
@@ -138,17 +186,20 @@ REGARD_KERNEL_FN semantics::KeyRange reach(const RowBlock<V>& row_block) {
   return {row_block.keys[0].lo, row_block.keys[row_block.rows - 1].hi};  // ends grow with the row
 }
 
-/// Addresses of the rows of `view` in lanes [first, first + V::kLanes); returns how many are in
-/// use.
+/// Addresses of the rows of `view` in lanes [first, first + V::kLanes), the last one's again where
+/// lanes are not in use; returns how many are.
 template <class V>
 REGARD_KERNEL_FN int lane_rows(const View& view, const RowBlock<V>& row_block, int first,
-                               char* (&rows)[V::kLanes]) {
-  int count = 0;
-  for (; count < V::kLanes && first + count < row_block.rows; ++count) {
-    const int w = first + count;
-    rows[count] = row_address(view, row_block.b, row_block.head[w], row_block.query[w]);
+                               char** rows) {
+  const std::int64_t bytes = element_bytes(view.type);
+  char* const sequence = row_address(view, row_block.b, 0, 0);
+  const std::int64_t head_bytes = view.stride[1] * bytes, row_bytes = view.stride[2] * bytes;
+  for (int lane = 0; lane < V::kLanes; ++lane) {
+    const int w = first + lane;
+    rows[lane] = sequence + row_block.head[w] * head_bytes + row_block.query[w] * row_bytes;
   }
-  return count;
+  const std::int64_t left = row_block.rows - first;
+  return left < V::kLanes ? static_cast<int>(left) : V::kLanes;
 }
 
 /// The row block's rows of `view` [rows][dim] as [dim][W]; unused lanes of the vectors in use are
@@ -157,7 +208,7 @@ template <class V>
 static void pack_columns(const View& view, const RowBlock<V>& row_block, std::int64_t dim,
                          typename V::Scalar* columns) {
   for (int v = 0; v < row_block.vectors; ++v) {
-    char* rows[V::kLanes]{};
+    char* rows[V::kLanes];
     const int count = lane_rows(view, row_block, v * V::kLanes, rows);
     load_columns<V>(view.type, rows, count, dim, columns + v * V::kLanes);
   }
@@ -194,16 +245,18 @@ static void pack_queries(const Problem& p, const RowBlock<V>& row_block, typenam
   }
 }
 
-/// What a row's sum of weighted values is multiplied by: their descale over the sum of its weights,
-/// and over the share that dropout keeps. 0 for a row with neither key nor sink (otherwise the
-/// largest term alone is 1), whose sum of values is 0. NaN sums stay NaN.
+/// share [W]: what each row's sum of weighted values is multiplied by, their descale over the sum
+/// of its weights, and over the share that dropout keeps. 0 for a row with neither key nor sink
+/// (otherwise the largest term alone is 1), whose sum of values is 0. NaN sums stay NaN.
 template <class V>
-REGARD_KERNEL_FN typename V::Scalar inverse_sum(const Problem& p, const RowBlock<V>& row_block,
-                                                int w) {
+REGARD_KERNEL_FN void inverse_sums(const Problem& p, const RowBlock<V>& row_block,
+                                   typename V::Scalar* share) {
   using T = typename V::Scalar;
   const T keep = p.dropout.threshold != 0 ? static_cast<T>(p.dropout.threshold) / T(65536) : T(1);
-  const T sum = row_block.state.sum[w] * keep;
-  return sum == T(0) ? T(0) : row_block.descale_v / sum;
+  for (int at = 0; at < lanes_of(row_block); at += V::kLanes) {
+    const auto sum = V::load(row_block.state.sum + at) * V::set(keep);
+    V::store(share + at, V::select(sum == V::set(0), V::set(0), V::set(row_block.descale_v) / sum));
+  }
 }
 
 /// lse and saved_stats of the row block's rows.

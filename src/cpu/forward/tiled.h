@@ -14,9 +14,12 @@ struct TiledArgs {
   Problem problem{};
   TaskGrid grid{};                  // of rows in lanes
   std::int64_t heads_per_task = 1;  // of K and V, that decode rows take together
+  std::int64_t head_groups = 1;     // that those are
   std::int64_t tile_kv = 0;         // a multiple of decode_tile_kv
   std::int64_t decode_tile_kv = 0;  // of decode rows
   bool copies_values = false;       // of f32 too, where FloatTiles gains by it
+  bool copies_strided = false;      // where their rows do not follow one another, too
+  bool ends_at_once = false;        // in one tile all rows end, whose outs need no room
   // Offsets into the scratch; nothing in it grows with a length. W is the kernel's width.
   std::int64_t at_row_blocks = 0;
   std::int64_t at_q = 0;          // [row blocks][padded head_dim_qk][W]
@@ -38,11 +41,6 @@ struct TiledArgs {
   std::int64_t splits_per_task = 0;
   std::int64_t split_runs = 1;  // see split_of_step
 };
-
-/// Groups of heads that decode rows are computed by.
-REGARD_KERNEL_FN std::int64_t head_groups(const TiledArgs& a) {
-  return (a.problem.num_heads_kv + a.heads_per_task - 1) / a.heads_per_task;
-}
 
 /// Where lanes lie along head_dim, rows of q and out are this long.
 REGARD_KERNEL_FN constexpr std::int64_t dot_row_size(std::int64_t head_dim) {
@@ -77,6 +75,7 @@ struct TiledKernel {
   std::int64_t lanes;     // of a vector, in whole ones of which blocks of rows come
   std::int64_t tile_factor;      // its tiles have so many times a backend's keys
   std::int64_t max_decode_rows;  // up to so many, lanes lie along head_dim
+  bool adds_rows;                // see output_rows.h
   std::int64_t row_block_bytes;  // of a row block's state
   std::int64_t state_bytes;      // of its rows' online softmax
   // Of decode rows: whether tiles of u4 are read where they lie, and 8-bit floats become bf16.

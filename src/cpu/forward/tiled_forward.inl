@@ -6,6 +6,7 @@
 
 #include "cpu/forward/edit_scores.h"
 #include "cpu/forward/narrow_weights.h"
+#include "cpu/forward/output_rows.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/softmax.h"
 #include "cpu/forward/tiled.h"
@@ -37,6 +38,7 @@ struct RowBlockSet {
   std::int64_t per_head;  // row blocks
   TaskOrder order;        // of the first head
   char* scratch;
+  bool has_output_rows = false;  // outs are rows, which the last tile writes (output_rows.h)
 
   std::int64_t count() const { return heads * per_head; }
 
@@ -55,22 +57,28 @@ struct RowBlockSet {
 
 /// What is known of the rows, and their packed queries.
 template <class Tiles>
-static RowBlockSet<Tiles> make_row_blocks(const TiledArgs& a, const Sequence& s, HeadRows rows,
-                                          char* scratch) {
+static RowBlockSet<Tiles> make_row_blocks(const TiledArgs& a, const Sequence& s,
+                                          const HeadRows& rows, char* scratch) {
   using V = typename Tiles::Vocabulary;
   const std::int64_t vectors = (rows.end - rows.begin + V::kLanes - 1) / V::kLanes;
   const std::int64_t per_head = (vectors + V::kVectors - 1) / V::kVectors;
-  const TaskOrder order{{s.b, rows.head_kv, rows.begin, rows.end}, rows.next};
-  const RowBlockSet<Tiles> set{a, s, rows.head_kv, rows.heads, per_head, order, scratch};
-  for (std::int64_t x = 0; x < set.count(); ++x) {
-    const auto row_at = [&](std::int64_t row_block) {
+  const RowBlockSet<Tiles> set{
+      a,          s,        rows.head_kv,
+      rows.heads, per_head, {{s.b, rows.head_kv, rows.begin, rows.end}, rows.next, per_head},
+      scratch};
+  std::int64_t x = 0;
+  for (std::int64_t head = 0; head < rows.heads; ++head) {
+    std::int64_t begin = rows.begin;
+    for (std::int64_t i = 0; i < per_head; ++i, ++x) {
       // Row blocks alike: one of one vector has 0.9 of the rate of two or three.
-      const std::int64_t row = rows.begin + share_begin(vectors, per_head, row_block) * V::kLanes;
-      return row < rows.end ? row : rows.end;
-    };
-    const std::int64_t begin = row_at(x % per_head), size = row_at(x % per_head + 1) - begin;
-    set_rows<V>(a.problem, s, rows.head_kv + x / per_head, begin, size, set.row_blocks() + x);
-    Tiles::pack(a.problem, set.row_blocks()[x], set.query(x));
+      const std::int64_t row =
+          rows.begin +
+          (i + 1 < per_head ? share_begin(vectors, per_head, i + 1) : vectors) * V::kLanes;
+      const std::int64_t end = row < rows.end ? row : rows.end;
+      set_rows<V>(a.problem, s, rows.head_kv + head, begin, end - begin, set.row_blocks() + x);
+      Tiles::pack(a.problem, set.row_blocks()[x], set.query(x));
+      begin = end;
+    }
   }
   return set;
 }
@@ -125,6 +133,29 @@ static bool ranges_of_vectors(const Problem& p, const RowBlock<V>& row_block, Ti
   return keys->begin[0] < keys->begin[kVectors - 1] || keys->end[0] < keys->end[kVectors - 1];
 }
 
+/// Where a tile adds to a row block whose outs are rows, which the last one that it sees writes.
+template <class Tiles>
+static void start_output_rows(const RowBlockSet<Tiles>& set, std::int64_t x, Tile tile,
+                              const typename RowBlockSet<Tiles>::T* rescale,
+                              typename RowBlockSet<Tiles>::T* out,
+                              OutputRows<typename Tiles::Vocabulary>* to) {
+  auto& row_block = set.row_blocks()[x];
+  const bool is_last = tile.begin + tile.size >= reach(row_block).hi;
+  find_output_rows(set.a.problem, row_block, is_last, out, to);
+  to->rescale = rescale;
+  row_block.has_out = true;
+  row_block.is_written = is_last;
+}
+
+/// The keys of `visible` that some of the rows see, in whole pairs up to `end`.
+template <class V>
+REGARD_KERNEL_FN semantics::KeyRange keys_of_rows(const RowBlock<V>& row_block, LaneRange rows,
+                                                  Tile visible, std::int64_t end) {
+  const std::int64_t lo = keys_in_tile(row_block, static_cast<int>(rows.begin), visible).lo;
+  const std::int64_t hi = keys_in_tile(row_block, static_cast<int>(rows.end) - 1, visible).hi;
+  return {lo / 2 * 2, hi % 2 == 0 || hi == end ? hi : hi + 1};
+}
+
 /// Processes what each vector of rows sees of a tile whose values are finite.
 template <class Tiles, int kVectors>
 static void process_ranges(const RowBlockSet<Tiles>& set, std::int64_t x, Tile visible,
@@ -167,6 +198,16 @@ static void process_ranges(const RowBlockSet<Tiles>& set, std::int64_t x, Tile v
     const std::int64_t stored = keys.begin[v] + size / kExp2Vectors * kExp2Vectors;
     Probs::template finish<1>(scores + at, stored, keys.end[v]);
   }
+  if (set.has_output_rows) {
+    OutputRows<V> to;
+    start_output_rows(set, x, tiles->tile(), rescale, out, &to);
+    for (std::int64_t w = 0; w < row_block.rows; w += kOutputRows) {
+      const std::int64_t end = w + kOutputRows < row_block.rows ? w + kOutputRows : row_block.rows;
+      Tiles::add_rows(tiles, to, {w, end}, scores, visible,
+                      keys_of_rows(row_block, {w, end}, visible, keys.end[w / V::kLanes]), false);
+    }
+    return;
+  }
   const T* const keep = row_block.has_out ? rescale : nullptr;
   Tiles::template accumulate_ranges<kVectors>(tiles, scores, visible, keys, keep, out);
   row_block.has_out = true;
@@ -204,10 +245,19 @@ static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleK
     partial = edit_scores_with_max<V>(p, row_block, seen, scores, set.edit_scratch(), max);
   }
   update_max<V>(p, kVectors, max, &row_block.state, rescale);
-  if (partial && !tiles->are_values_finite()) {
+  const bool selects = partial && !tiles->are_values_finite();
+  if (selects) {
     exponentiate_scores<Tiles, kVectors, true>(set, visible, scores, &row_block);
   } else {
     exponentiate_scores<Tiles, kVectors, false>(set, visible, scores, &row_block);
+  }
+  if constexpr (Tiles::kAddsRows) {
+    if (set.has_output_rows) {
+      OutputRows<V> to;
+      start_output_rows(set, x, tiles->tile(), rescale, out, &to);
+      return Tiles::add_rows(tiles, to, {0, row_block.rows}, scores, visible, {0, visible.size},
+                             selects);
+    }
   }
   const T* const keep = Tiles::kStartsOut && !row_block.has_out ? nullptr : rescale;
   Tiles::template accumulate<kVectors>(tiles, row_block, scores, visible, partial, keep, out);
@@ -244,11 +294,12 @@ static void process_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys
   Tiles tiles(a, set.order, set.scratch);
   for (std::int64_t index = span.begin; index < span.end; ++index) {
     const Tile tile = tile_at(index, tile_kv, set.s.band.len_kv);
-    for (std::int64_t x = 0; x < set.count(); ++x) {
-      const std::int64_t head = x / set.per_head;
-      const TaskHead task_head{set.head_kv + head, head, set.heads, set.per_head, reach_end};
-      if (x % set.per_head == 0) tiles.start(task_head, tile);
-      process_visible(set, x, &tiles, outs + x * size);
+    std::int64_t x = 0;
+    for (std::int64_t head = 0; head < set.heads; ++head) {
+      tiles.start({set.head_kv + head, head, set.heads, reach_end}, tile);
+      for (std::int64_t i = 0; i < set.per_head; ++i, ++x) {
+        process_visible(set, x, &tiles, outs + x * size);
+      }
     }
   }
 }
@@ -283,6 +334,14 @@ REGARD_KERNEL_FN void for_key_blocks(semantics::KeyRange keys, F f) {
   }
 }
 
+/// Whether `seen` of `keys` is summed without a sum of blocks. The sum of one block alone is that
+/// block's, bit for bit, where no sink is added to it.
+REGARD_KERNEL_FN bool is_one_sum(const Problem& p, semantics::KeyRange keys,
+                                 semantics::KeyRange seen) {
+  const bool is_in_one = seen.lo / kSumBlockKeys == (seen.hi - 1) / kSumBlockKeys;
+  return keys.hi - keys.lo <= kSumBlockKeys || (is_in_one && !p.sinks.present);
+}
+
 /// The row blocks' states, which start it, and outs become the sums over what the rows see of
 /// `keys`. More than a block of keys is summed block by block: whether that is so depends on `keys`
 /// alone, never on what the rows see of them, and a block without visible keys changes nothing.
@@ -293,13 +352,12 @@ static void sum_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys,
   using T = typename V::Scalar;
   const TiledArgs& a = set.a;
   const semantics::KeyRange seen = common_keys(keys, reach(set));
-  // The sum of one block alone is that block's, bit for bit, where no sink is added to it.
-  const bool is_in_one = seen.lo / kSumBlockKeys == (seen.hi - 1) / kSumBlockKeys;
-  if (keys.hi - keys.lo <= kSumBlockKeys || (is_in_one && !a.problem.sinks.present)) {
+  if (is_one_sum(a.problem, keys, seen)) {
     for (std::int64_t x = 0; x < set.count(); ++x) set.row_blocks()[x].has_out = false;
     if (!Tiles::kStartsOut) clear_outs(set, outs);
     process_keys(set, seen, outs);
-    return clear_empty_outs(set, outs);
+    if (!set.has_output_rows) clear_empty_outs(set, outs);
+    return;
   }
   clear_outs(set, outs);
   auto* const totals = reinterpret_cast<RowState<V>*>(set.scratch + a.at_totals);
@@ -331,15 +389,43 @@ template <class Tiles>
 static void write_outs(const RowBlockSet<Tiles>& set, typename RowBlockSet<Tiles>::T* outs) {
   const std::int64_t size = Tiles::Out::size(set.a.problem);
   for (std::int64_t x = 0; x < set.count(); ++x) {
-    Tiles::Out::write(set.a.problem, set.row_blocks()[x], outs + x * size);
-    write_stats(set.a.problem, set.row_blocks()[x]);
+    const auto& row_block = set.row_blocks()[x];
+    if (Tiles::kAddsRows && set.has_output_rows) {
+      if (!row_block.is_written) write_output_rows(set.a.problem, row_block, outs + x * size);
+    } else {
+      Tiles::Out::write(set.a.problem, row_block, outs + x * size);
+    }
+    write_stats(set.a.problem, row_block);
   }
 }
 
-/// Rows that see all their keys in one go.
+/// Whether outs are rows: where all keys lie in one tile, where a window lets each few rows
+/// multiply their own, and where few of a vector's rows are left over. Elsewhere out^T is 1.01
+/// times as fast in f32.
 template <class Tiles>
-static void forward_rows(const RowBlockSet<Tiles>& set) {
+static bool has_output_rows(const RowBlockSet<Tiles>& set) {
+  using V = typename Tiles::Vocabulary;
+  const Problem& p = set.a.problem;
+  if (set.a.ends_at_once) return true;
+  if (p.head_dim_v % V::kLanes != 0 || p.out_amax.present) return false;
+  const semantics::KeyRange keys = {0, set.s.band.len_kv}, seen = common_keys(keys, reach(set));
+  if (!is_one_sum(p, keys, seen) || !Tiles::has_dense_values(p, set.s.b, set.head_kv)) return false;
+  constexpr std::int64_t kFewTiles = 4, kNarrowTiles = 2;
+  const RowBlock<V>& first = set.row_blocks()[0];
+  const RowBlock<V>& last = set.row_blocks()[set.per_head - 1];
+  const std::int64_t tile_kv = Tiles::tile_kv(set.a);
+  const semantics::KeyRange of_first = reach(first);
+  const bool is_narrow = p.window_left >= 0 && of_first.hi - of_first.lo <= kNarrowTiles * tile_kv;
+  const bool has_few_left = lanes_of(last) - last.rows >= kOutputRows;
+  return seen.hi <= tile_kv || is_narrow ||
+         (has_few_left && seen.hi - seen.lo <= kFewTiles * tile_kv);
+}
+
+/// Rows that see all their keys in one go; the set is used up.
+template <class Tiles>
+static void forward_rows(RowBlockSet<Tiles>& set) {
   auto* const outs = reinterpret_cast<typename RowBlockSet<Tiles>::T*>(set.scratch + set.a.at_out);
+  if constexpr (Tiles::kAddsRows) set.has_output_rows = has_output_rows(set);
   sum_keys(set, {0, set.s.band.len_kv}, outs);
   write_outs(set, outs);
 }

@@ -43,13 +43,13 @@ struct ScalarTerm {
 /// Steps of a product for each line that it prefetches: as many as it has of its own matrix in f32.
 inline constexpr int kPrefetchSteps = 16;
 
-/// sum[i][v] += the products of kRows rows of a with b [k][kStride], for vectors [kFirst, kEnd) of
-/// b; kPrefetches: advances `ahead` meanwhile.
+/// sum[i][v] += the products of kRows rows of a with b [k][kStride], or [k][stride] where kStride
+/// is 0, for vectors [kFirst, kEnd) of b; kPrefetches: advances `ahead` meanwhile.
 template <class V, class Term, int kRows, int kVectors, bool kSelect, int kStride = V::kWidth,
           bool kPrefetches = false, int kFirst = 0, int kEnd = kVectors>
 REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename Term::B* b,
                                std::int64_t k, typename V::Vec (&sum)[kRows][kVectors],
-                               PrefetchCursor* ahead = nullptr) {
+                               PrefetchCursor* ahead = nullptr, std::int64_t stride = kStride) {
   // Addresses from one pointer take a register for each row; those of 16 rows GCC keeps in vectors.
   constexpr int kPointers = kRows > 8 ? kRows / 4 : 1;
   constexpr int kEach = kRows / kPointers;
@@ -66,7 +66,7 @@ REGARD_KERNEL_FN void multiply(ProductInput<typename Term::A> a, const typename 
       }
     }
     REGARD_UNROLL for (int p = 0; p < kPointers; ++p) at[p] += a.step;
-    b += kStride;
+    b += kStride != 0 ? kStride : stride;
   };
   // Written out by hand GCC spills or reads columns again (docs/dev/decisions/cpu.md); f64 spills
   // anyway.

@@ -133,6 +133,13 @@ struct SimdVector {
   }
   REGARD_KERNEL_FN void store_bf16(std::uint16_t* p, Vec v) { store_half(p, bf16_words(v) >> 16); }
 
+  /// The same of two vectors, the second behind the first.
+  REGARD_KERNEL_FN void store_bf16_pair(std::uint16_t* p, Vec first, Vec second) {
+    const auto words = high_words(bf16_words(first), bf16_words(second),
+                                  typename MakeIndexList<2 * kLanes>::type{});
+    __builtin_memcpy(p, &words, sizeof(words));
+  }
+
   /// bf16 of low's lanes in the low halves of words, of high's in the high ones; as store_bf16.
   REGARD_KERNEL_FN Unsigned bf16_pairs(Vec low, Vec high) {
     return (bf16_words(low) >> 16) | (bf16_words(high) & 0xffff0000u);
@@ -180,6 +187,13 @@ struct SimdVector {
   REGARD_KERNEL_FN Unsigned bf16_words(Vec v) {
     const Unsigned bits = to_unsigned(v);
     return v != v ? bits | 0x400000u : bits + 0x7fff + ((bits >> 16) & 1);
+  }
+  /// The high halves of a, then of b.
+  template <int... kIndex>
+  REGARD_KERNEL_FN auto high_words(Unsigned a, Unsigned b, IndexList<kIndex...>) {
+    typedef std::uint16_t Words __attribute__((vector_size(kBytes)));
+    return __builtin_shufflevector(__builtin_bit_cast(Words, a), __builtin_bit_cast(Words, b),
+                                   (2 * kIndex + 1)...);
   }
   /// low[0], high[0], low[1], ...
   template <class Pairs, int... kIndex>
