@@ -181,6 +181,22 @@ REGARD_KERNEL_FN const float* scale_at(const KvOperand& x, std::int64_t j) {
   return reinterpret_cast<const float*>(at);
 }
 
+/// Rows of keys that follow one another in a page, from `row` of page `page` on.
+struct PageRun {
+  std::int32_t page;
+  std::int32_t row;
+};
+
+/// The address of a run's first row.
+REGARD_KERNEL_FN const char* row_of(const KvOperand& x, PageRun run) {
+  return x.first + run.page * x.pages.stride + run.row * x.stride;
+}
+
+/// Where its scale lies, or those of its groups.
+REGARD_KERNEL_FN const char* scale_at(const KvOperand& x, PageRun run) {
+  return x.scales.first + run.page * x.scales.page_stride + run.row * x.scales.stride;
+}
+
 /// How many of the keys [begin, end) follow one another in memory, from `begin` on, and their
 /// scales as well: pages may be neighbours while their scales are none.
 REGARD_KERNEL_FN std::int64_t run_of(const KvOperand& x, std::int64_t begin, std::int64_t end) {

@@ -63,27 +63,6 @@ REGARD_KERNEL_FN void prefetch_rows(PrefetchCursor* cursor) {
   if (!is_left(*cursor) && cursor->then != nullptr) *cursor = *cursor->then;
 }
 
-/// Prefetches the next `lines` lines of a row: kUsual of them, unrolled, and the next call
-/// prefetches those past `lines` again. kUsual = 0: in a loop, by which one row of q alone, where
-/// nothing but memory counts, gains 1.2.
-template <int kUsual>
-REGARD_KERNEL_FN void prefetch_lines(PrefetchCursor* cursor, std::int64_t lines) {
-  if (!is_left(*cursor)) return;
-  if constexpr (kUsual > 0) {
-    REGARD_UNROLL for (int x = 0; x < kUsual; ++x) {
-      __builtin_prefetch(cursor->at + x * kLineBytes, 0, kIntoL2);
-    }
-  } else {
-    for (std::int64_t x = 0; x < lines; ++x) {
-      __builtin_prefetch(cursor->at + x * kLineBytes, 0, kIntoL2);
-    }
-  }
-  cursor->at += lines * kLineBytes;
-  if (is_left(*cursor)) return;
-  skip_rows(cursor, 1);
-  if (!is_left(*cursor) && cursor->then != nullptr) *cursor = *cursor->then;
-}
-
 /// Prefetches, to be written, sums [kRows][stride] that a product is about to be added to: an L2,
 /// or what lies behind it, has answered by then.
 template <class V, int kRows, int kVectors>
@@ -102,33 +81,12 @@ REGARD_KERNEL_FN semantics::KeyRange keys_after(const KvOperand& x, semantics::T
   return {end, semantics::clamp(end + tile.size, 0, x.keys)};
 }
 
-/// Keys of the tile `between` tiles behind the next one.
-REGARD_KERNEL_FN semantics::KeyRange keys_behind(const KvOperand& x, semantics::Tile tile,
-                                                 std::int64_t between) {
-  tile.begin += between * tile.size;
-  return tile.begin < x.keys ? keys_after(x, tile) : semantics::KeyRange{};
-}
-
-/// The keys that decode rows prefetch in pages, which no hardware prefetcher goes through.
-REGARD_KERNEL_FN semantics::KeyRange keys_ahead_in_pages(const KvOperand& x, semantics::Tile tile) {
-  return keys_behind(x, tile, 1);
-}
-
 /// Rows of some keys, for prefetch_rows; nothing where they do not follow one another.
 REGARD_KERNEL_FN PrefetchCursor rows_cursor(const KvOperand& x, semantics::KeyRange keys) {
   if (keys.lo >= keys.hi || !is_one_run(x, keys.lo, keys.hi)) return {};
   const char* const first = row_of(x, keys.lo);
   const std::int64_t row_bytes = bytes_of(x.type, x.dim);
   return {first, first + row_bytes, row_bytes, x.stride, keys.hi - keys.lo};
-}
-
-/// Prefetches the row of one key, for loops that copy keys of pages one by one.
-REGARD_KERNEL_FN void prefetch_key(const KvOperand& x, std::int64_t j) {
-  const char* const row = row_of(x, j);
-  const std::int64_t row_bytes = bytes_of(x.type, x.dim);
-  for (std::int64_t at = 0; at < row_bytes; at += kLineBytes) {
-    __builtin_prefetch(row + at, 0, kIntoL2);
-  }
 }
 
 /// A task's rows of `view`, queries or outputs of `dim` elements, for prefetch_rows; nothing where
@@ -228,92 +186,5 @@ struct TilePrefetch {
     }
   }
 };
-
-/// What a task reads of each key: a row, or where a key's heads are neighbours in memory those of
-/// all its heads.
-struct KeySpan {
-  std::int64_t offset;  // bytes before the row of the head at hand
-  std::int64_t bytes;
-  std::int64_t index;  // of that head among
-  std::int64_t count;  // heads, 1 where they are no neighbours
-};
-
-REGARD_KERNEL_FN KeySpan key_span(const KvOperand& x, TaskHead task_head) {
-  const std::int64_t head_bytes = bytes_of(x.type, x.dim);
-  const bool neighbours = task_head.count > 1 && x.head_stride >= head_bytes &&
-                          task_head.count * x.head_stride <= x.stride;
-  if (!neighbours) return {0, head_bytes, 0, 1};
-  return {task_head.index * x.head_stride, (task_head.count - 1) * x.head_stride + head_bytes,
-          task_head.index, task_head.count};
-}
-
-/// A head's share of `keys`, for prefetch_lines. Where a key's heads are neighbours every head of a
-/// task prefetches whole keys, a part of them each: the hardware goes on by itself, far ahead,
-/// where lines follow one another.
-REGARD_KERNEL_FN PrefetchCursor lines_cursor(const KvOperand& x, const KeySpan& span,
-                                             semantics::KeyRange keys) {
-  const std::int64_t size = keys.hi - keys.lo;
-  const std::int64_t begin = keys.lo + size * span.index / span.count;
-  const std::int64_t end = keys.lo + size * (span.index + 1) / span.count;
-  if (begin >= end || !is_one_run(x, begin, end)) return {};
-  const char* const first = row_of(x, begin) - span.offset;
-  const std::int64_t gap = x.stride - span.bytes;
-  if (gap >= 0 && gap < kLineBytes) return {first, first + (end - begin) * x.stride, 0, 0, 1};
-  return {first, first + span.bytes, span.bytes, x.stride, end - begin};
-}
-
-/// Pages of `keys`, a tile that will be prefetched later; see touch_pages.
-REGARD_KERNEL_FN void touch_key_pages(const KvOperand& x, const KeySpan& span,
-                                      semantics::KeyRange keys) {
-  if (keys.lo >= keys.hi || span.index > 0 || !is_one_run(x, keys.lo, keys.hi)) return;
-  const std::int64_t rows = keys.hi - keys.lo, gap = x.stride - span.bytes;
-  const char* at = row_of(x, keys.lo) - span.offset;
-  if (gap >= 0 && gap < kLineBytes) return touch_pages(at, rows * x.stride);
-  for (std::int64_t row = 0; row < rows; ++row, at += x.stride) touch_pages(at, span.bytes);
-}
-
-/// Keys of a tile that lie in several pages come in so many at a time, and so many times at most.
-inline constexpr std::int64_t kRunKeys = kDecodeTileKv;
-inline constexpr int kMaxRuns = static_cast<int>(kMaxDecodeTileKv / kRunKeys);
-
-/// A later tile of K or V, for prefetch_lines: `runs[0]`, and what follows it.
-struct TileAhead {
-  PrefetchCursor runs[kMaxRuns];
-};
-
-/// What decode rows prefetch of K, or V, at a tile: as many tiles ahead as have kMemoryPage bytes,
-/// in pages two; pages of memory are touched another tile ahead.
-REGARD_KERNEL_FN void prefetch_ahead(const KvOperand& x, TaskHead task_head, semantics::Tile tile,
-                                     TileAhead* to) {
-  const KeySpan span = key_span(x, task_head);
-  const std::int64_t tile_bytes = tile.size * span.bytes;
-  if (x.pages.ids == nullptr) {
-    const std::int64_t between = tile_bytes > 0 ? (kMemoryPage - 1) / tile_bytes : 0;
-    // One page a tile, of BHSD, is 0.9 to 0.95 times as fast when it is touched.
-    if (tile_bytes >= 2 * kMemoryPage) touch_key_pages(x, span, keys_behind(x, tile, between + 1));
-    to->runs[0] = lines_cursor(x, span, keys_behind(x, tile, between));
-    return;
-  }
-  const semantics::KeyRange keys = keys_ahead_in_pages(x, tile);
-  to->runs[0] = lines_cursor(x, span, keys);
-  if (is_left(to->runs[0]) || span.count > 1) return;
-  int run = 0;
-  for (std::int64_t j = keys.lo; j < keys.hi && run < kMaxRuns; j += kRunKeys, ++run) {
-    const std::int64_t end = j + kRunKeys < keys.hi ? j + kRunKeys : keys.hi;
-    to->runs[run] = lines_cursor(x, span, {j, end});
-    if (run > 0) to->runs[run - 1].then = to->runs + run;
-  }
-}
-
-/// A cursor that a loop over keys advances; `repeats` blocks of rows of q run that loop.
-struct RepeatedPrefetch {
-  PrefetchCursor cursor;
-  std::int64_t repeats;
-};
-
-/// Of `lines` lines those that each of the loops prefetches.
-REGARD_KERNEL_FN std::int64_t lines_each(const RepeatedPrefetch& prefetch, std::int64_t lines) {
-  return prefetch.repeats == 1 ? lines : (lines + prefetch.repeats - 1) / prefetch.repeats;
-}
 
 }  // namespace regard::cpu

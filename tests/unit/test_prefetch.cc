@@ -2,14 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <ostream>
-#include <string>
 #include <vector>
 
 #include "cpu/prefetch.h"
 
 // Which addresses are prefetched: by row blocks a tile's values and the next tile's keys, at the
-// last tile what the next task reads, by few rows the next tile, each line once.
+// last tile what the next task reads, each line once.
 
 namespace regard::cpu {
 namespace {
@@ -148,128 +146,6 @@ TEST(PrefetchCursor, EachLineOfABlockOfRowsThenTheNextBlock) {
   const char* const end = cursor.at;
   prefetch_rows<4>(&cursor);
   EXPECT_EQ(cursor.at, end);
-}
-
-constexpr std::int64_t kHeads = 5;  // not a divisor of a tile
-constexpr std::int64_t kKeys = 40;  // the last tile is short
-
-/// Strides of rows of f32, in elements.
-struct Layout {
-  const char* name;
-  std::int64_t head, key;
-};
-
-void PrintTo(const Layout& layout, std::ostream* to) { *to << layout.name; }
-
-class NextTileOf : public testing::TestWithParam<Layout> {
- protected:
-  NextTileOf() : memory_(2 * kBytes) {
-    problem_.seqlen_kv = kKeys;
-    problem_.head_dim_qk = problem_.head_dim_v = kDim;
-    for (View* view : {&problem_.k, &problem_.v}) {
-      view->stride[1] = GetParam().head;
-      view->stride[2] = GetParam().key;
-      view->stride[3] = 1;
-    }
-    problem_.k.data = memory_.data();
-    problem_.v.data = memory_.data() + kBytes;
-  }
-
-  static void count(PrefetchCursor cursor, const char* memory, std::vector<int>* times) {
-    while (is_left(cursor)) {
-      const char* const at = cursor.at;
-      prefetch_lines<kLinesEach>(&cursor, kLinesEach);
-      ASSERT_NE(cursor.at, at);
-      for (std::int64_t byte = 0; byte < kBytesEach; ++byte) {
-        ++(*times)[static_cast<std::size_t>(at - memory + byte)];
-      }
-    }
-  }
-
-  /// How often each byte is prefetched by the heads in turn, 16 keys a tile.
-  std::vector<int> prefetched(std::int64_t heads, semantics::Tile tile) const {
-    std::vector<int> times(memory_.size() + kBytesEach);
-    for (std::int64_t head = 0; head < heads; ++head) {
-      for (const KvOperand& x : {k_operand(problem_, 0, head), v_operand(problem_, 0, head)}) {
-        TileAhead ahead;
-        prefetch_ahead(x, {head, head, heads, 1, kKeys}, tile, &ahead);
-        count(ahead.runs[0], memory_.data(), &times);
-      }
-    }
-    return times;
-  }
-
-  static constexpr int kLinesEach = 2;
-  static constexpr std::int64_t kBytesEach = kLinesEach * 64;
-  static constexpr std::int64_t kDim = 64;  // rows of twice that
-  static constexpr std::int64_t kBytes = kHeads * kKeys * kDim * 2 * 4;
-  Problem problem_;
-  std::vector<char> memory_;
-};
-
-TEST_P(NextTileOf, IsPrefetchedOnce) {
-  for (const std::int64_t heads : {std::int64_t{1}, kHeads}) {
-    for (const std::int64_t begin : {0, 16, 32}) {
-      const semantics::Tile tile{begin, begin == 32 ? 8 : 16};
-      const std::vector<int> times = prefetched(heads, tile);
-      for (std::int64_t h = 0; h < kHeads; ++h) {
-        for (std::int64_t key = 0; key < kKeys; ++key) {
-          const bool is_next = h < heads && key >= begin + 16 && key < begin + 32;
-          const std::int64_t at = (h * GetParam().head + key * GetParam().key) * 4;
-          for (const std::int64_t tensor : {std::int64_t{0}, kBytes}) {
-            for (std::int64_t byte = 0; byte < kDim * 4; ++byte) {
-              const int found = times[static_cast<std::size_t>(tensor + at + byte)];
-              ASSERT_EQ(found, is_next) << heads << " heads, tile at " << begin << ", head " << h
-                                        << ", key " << key << ", byte " << byte;
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-// Tiles of 64 keys over pages of 16, in an order of their own: the second tile ahead, run by run.
-TEST(TileAhead, GoesFromPageToPage) {
-  constexpr std::int64_t kPage = 16, kDim = 64, kBytes = kPage * kDim * 4;
-  const std::int32_t ids[] = {3, 0, 11, 7, 2, 9, 5, 1, 10, 4, 8, 6};
-  const std::vector<char> memory(12 * kBytes);
-  KvOperand x{memory.data(), kDim * 4, 0, kDim, 12 * kPage, 1.0, Element::kF32};
-  x.pages = {ids, 1, kPage, kBytes, 0};
-  TileAhead ahead;
-  prefetch_ahead(x, {0, 0, 1, 1, 12 * kPage}, {0, 64}, &ahead);
-  PrefetchCursor cursor = ahead.runs[0];
-  for (int page = 8; page < 12; ++page) {
-    for (std::int64_t line = 0; line < kBytes / 64; ++line) {
-      ASSERT_TRUE(is_left(cursor));
-      ASSERT_EQ(cursor.at - memory.data(), ids[page] * kBytes + line * 64);
-      prefetch_lines<1>(&cursor, 1);
-    }
-  }
-  EXPECT_FALSE(is_left(cursor));
-}
-
-INSTANTIATE_TEST_SUITE_P(Layouts, NextTileOf,
-                         testing::Values(Layout{"BHSD", kKeys * 64, 64},
-                                         Layout{"BSHD", 64, kHeads * 64},
-                                         Layout{"apart", 2 * 64, 2 * kHeads * 64},
-                                         Layout{"padded", kKeys * 2 * 64, 2 * 64}),
-                         [](const auto& layout) { return std::string(layout.param.name); });
-
-TEST(RepeatedPrefetch, LoopsShareTheLines) {
-  const std::int64_t shares[][2] = {{1, 4}, {2, 2}, {3, 2}, {4, 1}, {9, 1}};  // early, not never
-  for (const auto [repeats, lines] : shares) EXPECT_EQ(lines_each({{}, repeats}, 4), lines);
-}
-
-TEST(PrefetchCursor, AdvancesByTheLinesThatItIsGiven) {
-  const std::vector<char> memory(1 << 12);
-  for (const auto prefetch : {prefetch_lines<4>, prefetch_lines<0>}) {
-    for (const std::int64_t lines : {1, 2, 4}) {
-      PrefetchCursor cursor{memory.data(), memory.data() + memory.size(), 0, 0, 1};
-      prefetch(&cursor, lines);
-      EXPECT_EQ(cursor.at, memory.data() + lines * 64);
-    }
-  }
 }
 
 }  // namespace

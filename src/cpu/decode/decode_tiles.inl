@@ -13,6 +13,7 @@
 #include "cpu/decode/product_forms.h"
 #include "cpu/decode/row_groups.h"
 #include "cpu/decode/rows_out.h"
+#include "cpu/decode/tile_ahead.h"
 #include "cpu/decode/tile_rows.h"
 #include "cpu/decode/word_products.h"
 #include "cpu/forward/narrow_weights.h"
@@ -21,7 +22,6 @@
 #include "cpu/forward/tiled.h"
 #include "cpu/forward/visible_keys.h"
 #include "cpu/kv_tiles.h"
-#include "cpu/prefetch.h"
 #include "cpu/rows.h"
 #include "cpu/simd/product.h"
 #include "cpu/split.h"
@@ -78,21 +78,33 @@ class DecodeTiles {
   DecodeTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
       : p_(a.problem),
         b_(order.now.b),
+        tile_kv_(tile_kv(a)),
         keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
         values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {}
 
   void start(TaskHead task_head, Tile tile) {
     tile_ = tile;
     if (task_head.head_kv != head_kv_) {
+      const bool is_first = head_kv_ < 0;
       head_kv_ = task_head.head_kv;
       k_ = k_operand(p_, b_, head_kv_);
       v_ = v_operand(p_, b_, head_kv_);
       descale_ = static_cast<T>(descale_of(p_.descale_q, b_, head_kv_) * k_.descale);
+      if (is_first) {
+        pages_.start(k_, tile, tile_kv_);
+        keys_ahead_ = task_ahead(k_, task_head.count, tile_kv_, pages_.run_keys());
+        values_ahead_ = task_ahead(v_, task_head.count, tile_kv_, pages_.run_keys());
+      }
     }
-    keys_ = rows_of_tile<V>(k_, tile, has_loop(k_.type), keys_buffer_, key_scales_);
-    values_ = rows_of_tile<V>(v_, tile, has_loop(v_.type), values_buffer_, value_scales_);
-    prefetch_ahead(k_, task_head, tile, &next_keys_);
-    prefetch_ahead(v_, task_head, tile, &next_values_);
+    if (pages_.run_keys() > 0 && task_head.index == 0) {
+      pages_.touch(k_, v_, keys_ahead_, values_ahead_);
+      pages_.find(k_, tile);
+    }
+    set_rows<V>(k_, tile, pages_, has_loop(k_.type), {keys_buffer_, key_scales_}, &keys_);
+    set_rows<V>(v_, tile, pages_, has_loop(v_.type), {values_buffer_, value_scales_}, &values_);
+    next_keys_ = lines_ahead(k_, keys_ahead_, task_head.index, pages_, tile);
+    next_values_ = lines_ahead(v_, values_ahead_, task_head.index, pages_, tile);
+    pages_.prefetch_some(&next_keys_);
   }
   const Tile& tile() const { return tile_; }
   static bool are_values_finite() { return false; }  // not looked at
@@ -119,7 +131,7 @@ class DecodeTiles {
       for (int v = 0; v < kVectors; ++v) V::store(to + j * V::kWidth + v * V::kLanes, V::set(0));
     }
     self->dot_tile(row_block.rows, q, visible, {to, 0});
-    if (has_row_scales(self->keys_.x)) {
+    if (self->keys_.has_row_scales) {
       multiply_keys<V, kVectors>(self->key_scales_ + (visible.begin - self->tile_.begin),
                                  visible.size, to);
     }
@@ -130,7 +142,7 @@ class DecodeTiles {
   template <int kVectors>
   REGARD_KERNEL_FN void accumulate(DecodeTiles* self, const RowBlock<V>& row_block, T* probs,
                                    Tile visible, bool partial, const T* rescale, T* out) {
-    if (has_row_scales(self->values_.x)) {
+    if (self->values_.has_row_scales) {
       multiply_keys<V, kVectors>(self->value_scales_ + (visible.begin - self->tile_.begin),
                                  visible.size, probs);
     }
@@ -155,8 +167,9 @@ class DecodeTiles {
     alignas(64) T rescale[V::kWidth];
     for (int w = 0; w < V::kWidth; w += V::kLanes) V::store(max + w, minus_infinity<V>());
     self->dot_whole(rows, q, visible, place);
-    const bool has_key_scales = has_row_scales(self->keys_.x),
-               has_value_scales = has_row_scales(self->values_.x);
+    self->pages_.prefetch_some(&self->next_values_);
+    const bool has_key_scales = self->keys_.has_row_scales,
+               has_value_scales = self->values_.has_row_scales;
     for_row_groups(
         rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
           using Dense = DenseScores<V, slots_of(decltype(size)::value)>;
@@ -165,6 +178,7 @@ class DecodeTiles {
           Dense::store_max(keys, of_rows, r, max);
         });
     update_max<V>(p, row_block->vectors, max, &row_block->state, rescale);
+    self->pages_.prefetch_some(&self->next_values_);
     for_row_groups(
         rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
           using Dense = DenseScores<V, slots_of(decltype(size)::value)>;
@@ -173,6 +187,7 @@ class DecodeTiles {
                               row_block->state.sum + r);
           if (has_value_scales) Dense::multiply_keys(keys, self->value_scales_ + at, of_rows);
         });
+    self->pages_.prefetch_some(&self->next_values_);
     self->add_whole(rows, visible, place, rescale, out);
   }
 
@@ -181,23 +196,7 @@ class DecodeTiles {
   using Groups = GroupProducts<V>;
   using Loads = GroupLoads<V>;
 
-  /// Where scores and probabilities are: [keys][W], or of each group of rows in turn [keys][slots]
-  /// (DenseScores).
-  struct Place {
-    T* first;
-    std::int64_t dense_keys;  // 0: [keys][W]
-
-    /// From key j to the next.
-    template <int kRows>
-    REGARD_KERNEL_FN std::int64_t step(const Place& self) {
-      return self.dense_keys > 0 ? slots_of(kRows) : V::kWidth;
-    }
-    /// Key j's, of rows from r on.
-    template <int kRows>
-    REGARD_KERNEL_FN T* at(const Place& self, std::int64_t r, std::int64_t j) {
-      return self.first + (self.dense_keys > 0 ? r * self.dense_keys : r) + j * step<kRows>(self);
-    }
-  };
+  using Place = ScorePlace<V>;
 
   REGARD_KERNEL_FN bool has_loop(Element type) { return ((type == kTypes) || ...); }
   /// Of a K of this type.
@@ -208,9 +207,9 @@ class DecodeTiles {
   /// Dense scores.
   void dot_whole(std::int64_t rows, const Query* q, Tile visible, Place to) {
     if constexpr (kHasWords) {
-      if (dots_words(p_, keys_.x.type) && Words::are_finite(p_, rows, q) &&
+      if (dots_words(p_, keys_.type) && Words::are_finite(p_, rows, q) &&
           (visible.begin - tile_.begin) % kRunKeys == 0) {
-        RepeatedPrefetch ahead{next_keys_.runs[0], row_groups(rows)};
+        RepeatedPrefetch ahead{next_keys_, row_groups(rows)};
         const std::int64_t begin = visible.begin - tile_.begin;
         return for_row_groups(
             rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
@@ -222,7 +221,7 @@ class DecodeTiles {
     if constexpr (kHasGroupBytes) {
       if (dots_groups(p_, k_.type) && Words::are_finite(p_, rows, q) &&
           (visible.begin - tile_.begin) % kRunKeys == 0) {
-        RepeatedPrefetch ahead{next_keys_.runs[0], row_groups(rows)};
+        RepeatedPrefetch ahead{next_keys_, row_groups(rows)};
         const WordRows keys{&keys_, visible.begin - tile_.begin, visible.size};
         bool all = true;
         for_row_groups(
@@ -239,7 +238,7 @@ class DecodeTiles {
   /// The same for outputs and dense probabilities, which V's scales are in.
   void add_whole(std::int64_t rows, Tile visible, Place probs, const T* rescale, T* out) {
     if constexpr (kHasWords) {
-      if (multiplies_words(p_, values_.x.type) && p_.out.type == Element::kBf16 &&
+      if (multiplies_words(p_, values_.type) && p_.out.type == Element::kBf16 &&
           p_.head_dim_v % Words::kStep == 0) {
         return add_pairs<ByteValues<V>, Element::kI8>(rows, visible, probs, rescale, out);
       }
@@ -250,9 +249,9 @@ class DecodeTiles {
       }
     }
     if constexpr (kHasGroupBytes) {
-      if (multiplies_groups(p_, values_.x.type, p_.head_dim_v) && p_.out.type == Element::kBf16 &&
+      if (multiplies_groups(p_, values_.type, p_.head_dim_v) && p_.out.type == Element::kBf16 &&
           (visible.begin - tile_.begin) % kRunKeys == 0) {
-        RepeatedPrefetch ahead{next_values_.runs[0], row_groups(rows)};
+        RepeatedPrefetch ahead{next_values_, row_groups(rows)};
         const WordRows values{&values_, visible.begin - tile_.begin, visible.size};
         const std::int64_t step = Out::row_size(p_), keys = visible.size;
         return for_row_groups(
@@ -272,7 +271,7 @@ class DecodeTiles {
   /// Pairs of keys, or floats where weights are not finite.
   template <class Values, Element kType>
   void add_pairs(std::int64_t rows, Tile visible, Place probs, const T* rescale, T* out) {
-    RepeatedPrefetch ahead{next_values_.runs[0], row_groups(rows)};
+    RepeatedPrefetch ahead{next_values_, row_groups(rows)};
     const WordRows values{&values_, visible.begin - tile_.begin, visible.size};
     const std::int64_t step = Out::row_size(p_), keys = visible.size;
     for_row_groups(
@@ -294,7 +293,7 @@ class DecodeTiles {
     }
     if constexpr (!kPairsAlone) {
       with_element<kTypes...>(
-          keys_.x.type, [&](auto type) __attribute__((always_inline)) {
+          keys_.type, [&](auto type) __attribute__((always_inline)) {
             dot_keys<decltype(type)::value, false>(rows, q, visible, to);
           });
     }
@@ -303,7 +302,7 @@ class DecodeTiles {
   void add_tile(std::int64_t rows, Place probs, Tile visible, bool partial, const T* rescale,
                 T* out) {
     with_element<kTypes...>(
-        values_.x.type, [&](auto type) __attribute__((always_inline)) {
+        values_.type, [&](auto type) __attribute__((always_inline)) {
           constexpr Element kType = decltype(type)::value;
           if (partial) {
             add_values<kType, true>(rows, probs, visible, rescale, out);
@@ -325,7 +324,7 @@ class DecodeTiles {
   /// Keys in blocks of kLanes: as many sums of products as fill a vector when added up.
   template <Element kType, bool kPairs>
   void dot_keys(std::int64_t rows, const T* q, Tile visible, Place to) {
-    RepeatedPrefetch ahead{next_keys_.runs[0], row_groups(rows)};
+    RepeatedPrefetch ahead{next_keys_, row_groups(rows)};
     const std::int64_t at = visible.begin - tile_.begin;
     std::int64_t count = 0;
     for (std::int64_t j = 0; j < visible.size; j += count) {
@@ -400,7 +399,7 @@ class DecodeTiles {
     }
     REGARD_UNROLL_4 for (; d + kStep <= dim; d += kStep) {
       add(
-          d, keys + d * element_bytes(kType), self.keys_.x.stride,
+          d, keys + d * element_bytes(kType), self.keys_.stride,
           [](const char* at)
               __attribute__((always_inline)) { return Columns::template of_key<kType>(at); });
     }
@@ -408,7 +407,7 @@ class DecodeTiles {
       alignas(64) char tail[kKeys][sizeof(Column)];
       for (int i = 0; i < kKeys; ++i) {
         const Column column =
-            Columns::template of_tail<kType>(keys + i * self.keys_.x.stride, d, dim);
+            Columns::template of_tail<kType>(keys + i * self.keys_.stride, d, dim);
         __builtin_memcpy(tail[i], &column, sizeof(column));
       }
       add(
@@ -434,8 +433,8 @@ class DecodeTiles {
     constexpr int kSlots = slots_of(kRows);
     REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
       const char* const codes =
-          rows.first + i * self.keys_.x.stride + bytes_of(Element::kU4, g * kGroup);
-      const auto group = Loads::group_at(rows.groups + i * self.keys_.x.scales.stride, g);
+          rows.first + i * self.keys_.stride + bytes_of(Element::kU4, g * kGroup);
+      const auto group = Loads::group_at(rows.groups + i * self.keys_.groups_stride, g);
       REGARD_UNROLL for (int d = 0; d < kGroup; d += V::kLanes) {
         const auto key = Loads::load_from(group, codes + d / 2);
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -448,7 +447,7 @@ class DecodeTiles {
   /// The rows of the tile's V are in the L1 while the rows of the row block take their turns.
   template <Element kType, bool kSelect>
   void add_values(std::int64_t rows, Place probs, Tile visible, const T* rescale, T* out) {
-    RepeatedPrefetch ahead{next_values_.runs[0], row_groups(rows)};
+    RepeatedPrefetch ahead{next_values_, row_groups(rows)};
     for_row_groups(
         rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
           add_group<kType, decltype(size)::value, kSelect>(r, probs, visible, rescale, out, &ahead);
@@ -515,8 +514,7 @@ class DecodeTiles {
                                   std::int64_t d, RepeatedPrefetch* ahead) {
     T* const to = out.first + d;
     typename V::Vec sum[kRows][kVectors] = {};  // the tile by itself: a short chain of additions
-    const std::int64_t row_bytes = values.rows->x.stride,
-                       groups_bytes = values.rows->x.scales.stride;
+    const std::int64_t row_bytes = values.rows->stride, groups_bytes = values.rows->groups_stride;
     const char* row = nullptr;
     const char* groups = nullptr;
     const auto value_at = [&](int v) __attribute__((always_inline)) {
@@ -577,6 +575,7 @@ class DecodeTiles {
 
   const Problem& p_;
   std::int64_t b_;
+  std::int64_t tile_kv_;
   T* keys_buffer_;
   T* values_buffer_;
   // Where rows that are not converted have scales; a vector more may be read.
@@ -589,8 +588,11 @@ class DecodeTiles {
   TileRows values_{};
   Tile tile_{};
   T descale_ = 1;  // of q and K, where their pairs are multiplied as they are
-  TileAhead next_keys_{};
-  TileAhead next_values_{};
+  TaskAhead keys_ahead_{};
+  TaskAhead values_ahead_{};
+  LinesCursor next_keys_{};
+  LinesCursor next_values_{};
+  PageRuns pages_;
 };
 
 }  // namespace

@@ -125,5 +125,25 @@ struct DenseScores {
   }
 };
 
+/// Where scores and probabilities are: [keys][W], or of each group of rows in turn [keys][slots]
+/// (DenseScores).
+template <class V>
+struct ScorePlace {
+  using T = typename V::Scalar;
+  T* first;
+  std::int64_t dense_keys;  // 0: [keys][W]
+
+  /// From key j to the next.
+  template <int kRows>
+  REGARD_KERNEL_FN std::int64_t step(const ScorePlace& self) {
+    return self.dense_keys > 0 ? slots_of(kRows) : V::kWidth;
+  }
+  /// Key j's, of rows from r on.
+  template <int kRows>
+  REGARD_KERNEL_FN T* at(const ScorePlace& self, std::int64_t r, std::int64_t j) {
+    return self.first + (self.dense_keys > 0 ? r * self.dense_keys : r) + j * step<kRows>(self);
+  }
+};
+
 }  // namespace
 }  // namespace regard::cpu

@@ -3,10 +3,10 @@
 #include <cstdint>
 
 #include "cpu/decode/dense_scores.h"
+#include "cpu/decode/tile_ahead.h"
 #include "cpu/decode/tile_rows.h"
 #include "cpu/decode/word_products.h"
 #include "cpu/forward/tiled.h"
-#include "cpu/prefetch.h"
 #include "cpu/simd/simd_vector.h"
 #include "cpu/split.h"
 
@@ -78,7 +78,7 @@ struct GroupProducts {
         const KeyRows from = rows_from(*keys.rows, keys.begin + j);
         const Vec sums =
             dot_block<kCount, kKeys>({from.first + d / 2, from.groups + d / kGroup * kGroupBytes,
-                                      keys.rows->x.stride, keys.rows->groups_stride},
+                                      keys.rows->stride, keys.rows->groups_stride},
                                      bytes + 2 * d, row_bytes, query_sums, ahead);
         V::store(to + j * kSlots, V::fma(sums, factors, V::load(to + j * kSlots)));
       }
@@ -307,7 +307,7 @@ struct GroupProducts {
   template <int kCount, int kQuad>
   REGARD_KERNEL_FN void add_quad(const Weights<kCount>& weights, const WordRows& values,
                                  std::int64_t d, RepeatedPrefetch* ahead, Vec (&sums)[kCount][8]) {
-    const std::int64_t lines = lines_each(*ahead, 1), stride = values.rows->x.stride;
+    const std::int64_t lines = lines_each(*ahead, 1), stride = values.rows->stride;
     Int high[kCount][2] = {}, low[kCount][2] = {};
     for (std::int64_t j = 0; j < values.count; j += 4) {
       const char* const row = rows_from(*values.rows, values.begin + j).first + d / 2;

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
+#include "cpu/decode/tile_ahead.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/kv_tiles.h"
-#include "cpu/prefetch.h"
 
 // A tile of K or V as decode rows read it: where it lies, or a copy.
 
@@ -16,55 +16,64 @@ REGARD_KERNEL_FN bool has_row_scales(const KvOperand& x) {
   return x.scales.first != nullptr && x.type != Element::kU4;
 }
 
-/// By runs of rows: finding each in its page takes a division a key.
-template <class T>
-static void read_row_scales(const KvOperand& x, Tile tile, T* scales) {
-  const std::int64_t end = tile.begin + tile.size;
-  for (std::int64_t j = tile.begin; j < end;) {
-    const std::int64_t run_end = j + run_of(x, j, end);
-    const char* from = reinterpret_cast<const char*>(scale_at(x, j));
-    for (; j < run_end; ++j, from += x.scales.stride) {
-      scales[j - tile.begin] = static_cast<T>(*reinterpret_cast<const float*>(from));
-    }
-  }
-}
-
-/// Scales and minima of a tile's rows, behind their codes in the buffer.
-[[maybe_unused]] static KvScales copy_groups(const KvOperand& x, Tile tile, void* buffer) {
-  const std::int64_t bytes = x.dim / kGroup * 2 * std::int64_t{sizeof(float)};
-  char* const first = static_cast<char*>(buffer) + bytes_of(x.type, x.dim) * tile.size;
-  for (std::int64_t j = 0; j < tile.size; ++j) {
-    __builtin_memcpy(first + j * bytes, scale_at(x, tile.begin + j),
-                     static_cast<std::size_t>(bytes));
-  }
-  return {first, bytes, 0};
-}
-
-/// Where a tile's rows begin in pages of whole runs.
-REGARD_KERNEL_FN bool has_whole_runs(const KvOperand& x, Tile tile) {
-  return x.pages.ids != nullptr && x.pages.size % kRunKeys == 0 &&
-         (x.pages.skipped + tile.begin) % kRunKeys == 0;
-}
-
-/// Calls f(row) with the keys of pages smaller than a tile. Those of a later tile are prefetched
-/// beside them: no cursor goes from page to page.
+/// Calls f(row, scale, keys) for the keys of a tile that follow one another in memory, in turn;
+/// `scale` is null where there are none.
 template <class F>
-static void for_keys_in_pages(const KvOperand& x, Tile tile, F f) {
-  const semantics::KeyRange ahead = keys_ahead_in_pages(x, tile);
-  for (std::int64_t j = 0; j < tile.size; ++j) {
-    if (ahead.lo + j < ahead.hi) prefetch_key(x, ahead.lo + j);
-    f(row_of(x, tile.begin + j));
+REGARD_KERNEL_FN void for_runs(const KvOperand& x, Tile tile, const PageRuns& pages, F f) {
+  const bool has_scales = x.scales.first != nullptr;
+  const std::int64_t run_keys = pages.run_keys();
+  if (run_keys == 0) {
+    const float* const scale = has_scales ? scale_at(x, tile.begin) : nullptr;
+    return f(row_of(x, tile.begin), reinterpret_cast<const char*>(scale), tile.size);
+  }
+  const PageRun* run = pages.of_tile(tile.begin);
+  for (std::int64_t j = 0; j < tile.size; j += run_keys, ++run) {
+    const std::int64_t left = tile.size - j;
+    f(row_of(x, *run), has_scales ? scale_at(x, *run) : nullptr, left < run_keys ? left : run_keys);
   }
 }
 
-[[maybe_unused]] static void copy_keys(const KvOperand& x, Tile tile, void* buffer) {
-  const std::int64_t row_bytes = bytes_of(x.type, x.dim);
-  char* to = static_cast<char*>(buffer);
-  for_keys_in_pages(
-      x, tile, [&](const char* row) __attribute__((always_inline)) {
-        __builtin_memcpy(to, row, static_cast<std::size_t>(row_bytes));
-        to += row_bytes;
+template <class T>
+static void read_row_scales(const KvOperand& x, Tile tile, const PageRuns& pages, T* scales) {
+  for_runs(
+      x, tile,
+      pages, [&](const char*, const char* scale, std::int64_t keys) __attribute__((always_inline)) {
+        for (std::int64_t j = 0; j < keys; ++j, scale += x.scales.stride) {
+          *scales++ = static_cast<T>(*reinterpret_cast<const float*>(scale));
+        }
       });
+}
+
+/// Bytes in blocks of a line: a call of memcpy takes longer than a short row does.
+REGARD_KERNEL_FN void copy_bytes(char* to, const char* from, std::int64_t bytes) {
+  std::int64_t x = 0;
+  for (; x + kLineBytes <= bytes; x += kLineBytes) __builtin_memcpy(to + x, from + x, kLineBytes);
+  for (; x < bytes; ++x) to[x] = from[x];
+}
+
+/// The rows of a tile one behind the other, and behind them the scales and minima of u4.
+[[maybe_unused]] static KvOperand copy_rows(const KvOperand& x, Tile tile, const PageRuns& pages,
+                                            void* buffer) {
+  const std::int64_t row_bytes = bytes_of(x.type, x.dim);
+  const std::int64_t group_bytes =
+      x.type == Element::kU4 ? x.dim / kGroup * 2 * std::int64_t{sizeof(float)} : 0;
+  char* to = static_cast<char*>(buffer);
+  char* groups_to = to + row_bytes * tile.size;
+  KvOperand copy = copied_operand(buffer, x.type, x.dim, tile.size);
+  copy.scales = x.scales;
+  if (x.type == Element::kU4) copy.scales = {groups_to, group_bytes, 0};
+  for_runs(
+      x, tile, pages,
+      [&](const char* row, const char* scale, std::int64_t keys) __attribute__((always_inline)) {
+        for (std::int64_t j = 0; j < keys; ++j, row += x.stride, to += row_bytes) {
+          copy_bytes(to, row, row_bytes);
+          if (group_bytes == 0) continue;
+          copy_bytes(groups_to, scale, group_bytes);
+          scale += x.scales.stride;
+          groups_to += group_bytes;
+        }
+      });
+  return copy;
 }
 
 /// Whether tiles of 8-bit floats become bf16, which is exact, to be multiplied as pairs are or with
@@ -91,36 +100,34 @@ REGARD_KERNEL_FN void convert_f8_row(const Table& table, const char* row, std::i
 
 /// A tile of 8-bit floats as bf16 [size][dim].
 template <class V>
-static KvOperand convert_f8_tile(const KvOperand& x, Tile tile, void* buffer) {
+static KvOperand convert_f8_tile(const KvOperand& x, Tile tile, const PageRuns& pages,
+                                 void* buffer) {
   const auto table = V::f8_table(x.type == Element::kF8E5M2);
   auto* to = static_cast<std::uint16_t*>(buffer);
-  const auto convert = [&](const char* row) __attribute__((always_inline)) {
-    convert_f8_row<V>(table, row, x.dim, to);
-    to += x.dim;
-  };
-  if (is_one_run(x, tile)) {
-    const char* row = row_of(x, tile.begin);
-    for (std::int64_t j = 0; j < tile.size; ++j, row += x.stride) convert(row);
-  } else if (has_whole_runs(x, tile)) {  // prefetched from run to run
-    for (std::int64_t j = 0; j < tile.size; ++j) convert(row_of(x, tile.begin + j));
-  } else {
-    for_keys_in_pages(x, tile, convert);
-  }
+  for_runs(
+      x, tile,
+      pages, [&](const char* row, const char*, std::int64_t keys) __attribute__((always_inline)) {
+        for (std::int64_t j = 0; j < keys; ++j, row += x.stride, to += x.dim) {
+          convert_f8_row<V>(table, row, x.dim, to);
+        }
+      });
   KvOperand copy = copied_operand(buffer, Element::kBf16, x.dim, tile.size);
   copy.scales = x.scales;
   return copy;
 }
 
-inline constexpr int kRunLog2 = 4, kTileLog2 = 6;
-static_assert(kRunKeys == 1 << kRunLog2 && kMaxDecodeTileKv == 1 << kTileLog2);
+inline constexpr int kTileLog2 = 6;
+static_assert(kMaxDecodeTileKv == 1 << kTileLog2);
 
 /// The rows of a tile: one behind the other, or kRunKeys at a time.
 struct TileRows {
-  KvOperand x{};     // of the first ones
-  int run_log2 = 0;  // of the keys of a run: a division would take as long as 20 products
-  const char* first[kMaxRuns] = {};
-  const char* groups[kMaxRuns] = {};  // scales and minima of u4, else null
-  std::int64_t groups_stride = 0;     // from one key's to the next
+  Element type{};
+  bool has_row_scales = false;
+  int run_log2 = 0;         // of the keys of a run: a division would take as long as 20 products
+  std::int64_t stride = 0;  // bytes from one key to the next of a run
+  std::int64_t groups_stride = 0;  // the same of `groups`
+  const char* first[kMaxRuns];
+  const char* groups[kMaxRuns];  // scales and minima of u4, else null
 };
 
 /// Keys from j on that follow one another, at most `count`.
@@ -137,59 +144,70 @@ struct KeyRows {
 };
 REGARD_KERNEL_FN KeyRows rows_from(const TileRows& rows, std::int64_t j) {
   const std::int64_t run = j >> rows.run_log2, at = j - (run << rows.run_log2);
-  return {rows.first[run] + at * rows.x.stride, rows.groups[run] + at * rows.groups_stride};
+  return {rows.first[run] + at * rows.stride, rows.groups[run] + at * rows.groups_stride};
 }
 REGARD_KERNEL_FN KeyRows behind(const TileRows& rows, const KeyRows& from, std::int64_t j) {
-  return {from.first + j * rows.x.stride, from.groups + j * rows.groups_stride};
+  return {from.first + j * rows.stride, from.groups + j * rows.groups_stride};
 }
 
-/// `x` from its row 0 on.
-REGARD_KERNEL_FN TileRows one_run(const KvOperand& x) {
-  TileRows rows;
-  rows.x = x;
-  rows.run_log2 = kTileLog2;
-  rows.first[0] = row_of(x, 0);
-  if (x.type != Element::kU4) return rows;
-  rows.groups[0] = x.scales.first;
-  rows.groups_stride = x.scales.stride;
-  return rows;
+/// `x`, whose keys follow one another, from its key j on.
+REGARD_KERNEL_FN void set_one_run(const KvOperand& x, std::int64_t j, TileRows* to) {
+  const bool has_groups = x.type == Element::kU4;
+  to->type = x.type;
+  to->has_row_scales = has_row_scales(x);
+  to->run_log2 = kTileLog2;
+  to->stride = x.stride;
+  to->first[0] = row_of(x, j);
+  to->groups_stride = has_groups ? x.scales.stride : 0;
+  to->groups[0] = has_groups ? reinterpret_cast<const char*>(scale_at(x, j)) : nullptr;
 }
 
-[[maybe_unused]] static TileRows runs_of(const KvOperand& x, Tile tile) {
-  TileRows rows = one_run(from_key(x, tile.begin));
-  rows.run_log2 = kRunLog2;
-  for (std::int64_t j = kRunKeys; j < tile.size; j += kRunKeys) {
-    rows.first[j / kRunKeys] = row_of(x, tile.begin + j);
-    if (x.type != Element::kU4 || x.scales.first == nullptr) continue;
-    rows.groups[j / kRunKeys] = reinterpret_cast<const char*>(scale_at(x, tile.begin + j));
+/// The tile's runs in pages, as one where they follow one another.
+[[maybe_unused]] static void set_runs(const KvOperand& x, Tile tile, const PageRuns& pages,
+                                      TileRows* to) {
+  const bool has_groups = x.type == Element::kU4;
+  to->type = x.type;
+  to->has_row_scales = has_row_scales(x);
+  to->stride = x.stride;
+  to->groups_stride = has_groups ? x.scales.stride : 0;
+  const PageRun* run = pages.of_tile(tile.begin);
+  bool is_one = true;
+  for (std::int64_t i = 0; i * kRunKeys < tile.size; ++i, ++run) {
+    to->first[i] = row_of(x, *run);
+    to->groups[i] = has_groups ? scale_at(x, *run) : nullptr;
+    is_one &= to->first[i] == to->first[0] + i * kRunKeys * x.stride &&
+              to->groups[i] == to->groups[0] + i * kRunKeys * to->groups_stride;
   }
-  return rows;
+  to->run_log2 = is_one ? kTileLog2 : kRunLog2;
 }
+
+/// Where tiles are copied and their scales read.
+template <class T>
+struct TileBuffers {
+  T* rows;
+  T* scales;
+};
 
 /// A tile's rows where they are if they follow one another, or do so within runs, and their type
-/// has a loop of its own; else in `buffer`: as they are, or converted to f32 or bf16.
+/// has a loop of its own; else in a buffer: as they are, or converted to f32 or bf16.
 template <class V>
-static TileRows rows_of_tile(const KvOperand& x, Tile tile, bool has_loop,
-                             typename V::Scalar* buffer, typename V::Scalar* scales) {
+static void set_rows(const KvOperand& x, Tile tile, const PageRuns& pages, bool has_loop,
+                     TileBuffers<typename V::Scalar> buffers, TileRows* to) {
   const bool has_part_groups = x.type == Element::kU4 && x.dim % kGroup != 0;
   if constexpr (kHasBf16OfF8<V>) {
     if (is_8_bit_float(x.type) && x.scales.columns == 0) {
-      if (has_row_scales(x)) read_row_scales(x, tile, scales);
-      return one_run(convert_f8_tile<V>(x, tile, buffer));
+      if (has_row_scales(x)) read_row_scales(x, tile, pages, buffers.scales);
+      return set_one_run(convert_f8_tile<V>(x, tile, pages, buffers.rows), 0, to);
     }
   }
   if (!has_loop || has_part_groups || x.scales.columns != 0) {
-    convert_tile<V>(x, tile, x.dim, buffer);
-    return one_run(copied_operand(buffer, Element::kF32, x.dim, tile.size));
+    convert_tile<V>(x, tile, x.dim, buffers.rows);
+    return set_one_run(copied_operand(buffers.rows, Element::kF32, x.dim, tile.size), 0, to);
   }
-  if (has_row_scales(x)) read_row_scales(x, tile, scales);
-  if (is_one_run(x, tile)) return one_run(from_key(x, tile.begin));
-  if (has_whole_runs(x, tile)) return runs_of(x, tile);
-  copy_keys(x, tile, buffer);
-  KvOperand copy = copied_operand(buffer, x.type, x.dim, tile.size);
-  copy.scales = x.scales;
-  if (x.type == Element::kU4) copy.scales = copy_groups(x, tile, buffer);
-  return one_run(copy);
+  if (has_row_scales(x)) read_row_scales(x, tile, pages, buffers.scales);
+  if (pages.run_keys() == 0) return set_one_run(x, tile.begin, to);
+  if (pages.run_keys() == kRunKeys) return set_runs(x, tile, pages, to);
+  set_one_run(copy_rows(x, tile, pages, buffers.rows), 0, to);
 }
 
 }  // namespace

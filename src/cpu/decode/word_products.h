@@ -3,10 +3,10 @@
 #include <cstdint>
 
 #include "cpu/decode/dense_scores.h"
+#include "cpu/decode/tile_ahead.h"
 #include "cpu/decode/tile_rows.h"
 #include "cpu/forward/row_block.h"
 #include "cpu/forward/tiled.h"
-#include "cpu/prefetch.h"
 #include "cpu/simd/simd_vector.h"
 #include "cpu/split.h"
 
@@ -196,7 +196,7 @@ struct WordProducts {
     for (std::int64_t j = 0; j < keys.count; j += kKeys, to += V::kLanes) {
       const char* const first = rows_from(*keys.rows, keys.begin + j).first;
       const auto sums =
-          dot_block<kCount, kKeys>(p.head_dim_qk, words, step, {first, keys.rows->x.stride}, ahead);
+          dot_block<kCount, kKeys>(p.head_dim_qk, words, step, {first, keys.rows->stride}, ahead);
       V::store(to, sums * factors);
     }
   }
@@ -282,7 +282,7 @@ struct WordProducts {
                                     RepeatedPrefetch* ahead) {
     constexpr std::int64_t kStepBytes = kStep * Values::kBytes;
     constexpr int kLines = static_cast<int>(2 * lines_of(kColumns * kStepBytes));
-    const std::int64_t lines = lines_each(*ahead, kLines), stride = values.rows->x.stride;
+    const std::int64_t lines = lines_each(*ahead, kLines), stride = values.rows->stride;
     typename Values::Sum sum[kCount][2 * kColumns] = {};
     const std::uint32_t* pair = weights.pairs;
     const char* row = nullptr;
