@@ -87,6 +87,10 @@ const EightBitCase kCases[] = {
      "b3 hq4 hkv2 sq150 skv150 d40 f8e4m3 d_out=f8e5m2 gradients=f16 packed scales=128x128 "
      "scales_q "
      "causal diag=tl future_scales saved grad"},
+    // dS and its products are below the normal numbers.
+    {"gradients_denormal",
+     "b3 hq8 hkv4 sq1 skv69 d1 f32 descales=all causal diag=33 lens=kv segments saved grad "
+     "layout_k=bshd data=denormal poison seed=8435257"},
     {"gradients_scales_of_rows",
      "b2 hq4 hkv2 sq40 skv65 d33 f8e5m2 d_out=f8e4m3 gradients=bf16 scales=token scales_q sinks "
      "bias lse grad d_lse"},
