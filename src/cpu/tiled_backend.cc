@@ -37,6 +37,7 @@ struct TiledBackend::Shape {
   // blocks.
   bool splits_blocks = false;
   std::int64_t split_row_blocks = 0;
+  bool has_outs = false;  // also where all rows end in one tile
 
   /// Rows of a task that is not of decode rows.
   void set_block(std::int64_t most_rows) noexcept {
@@ -330,8 +331,9 @@ bool TiledBackend::ends_at_once(const AttentionParams& params, const Shape& shap
   const TiledKernel& k = *shape.kernel;
   const bool is_dense =
       traits_.copies || params.dtype_v != Dtype::kF32 || params.layout_v == Layout::kBhsd;
-  return k.adds_rows && !shape.is_decode_kernel && is_dense && params.head_dim_v % k.lanes == 0 &&
-         params.seqlen_kv <= args.tile_kv && !params.features.has(Feature::kOutAmax);
+  return k.adds_rows && !shape.has_outs && !shape.is_decode_kernel && is_dense &&
+         params.head_dim_v % k.lanes == 0 && params.seqlen_kv <= args.tile_kv &&
+         !params.features.has(Feature::kOutAmax);
 }
 
 /// Fills args but for the problem; returns a worker's bytes, saturating.
@@ -410,6 +412,15 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   return std::max(layout.total(), append_scratch_bytes(params));
 }
 
+/// A worker's bytes in calls of so few rows that they have outs where a plan's own have none.
+std::int64_t TiledBackend::few_rows_bytes(AttentionParams params, Isa isa) const noexcept {
+  const std::int64_t few = kernel_of(params, isa).max_decode_rows, rows = rows_per_head(params);
+  if (rows > few) params.seqlen_q = few / (rows / params.seqlen_q);
+  constexpr TiledVariant kOneHead{.one_head = true};
+  TiledArgs args;
+  return lay_out(params, shape_of(params, isa, 1, kOneHead), &args);
+}
+
 std::int64_t TiledBackend::workspace_of(const AttentionKey& key, const Env& env,
                                         const TiledVariant& variant) const noexcept {
   const AttentionParams& params = key.params();
@@ -420,7 +431,9 @@ std::int64_t TiledBackend::workspace_of(const AttentionKey& key, const Env& env,
     shape.set_block(
         block_rows(params, shape, {max_row_blocks(params, env, variant), worker_count}));
   }
-  const std::int64_t workers_bytes = saturating_mul(lay_out(params, shape, &args), worker_count);
+  std::int64_t worker_bytes = lay_out(params, shape, &args);
+  if (args.ends_at_once) worker_bytes = std::max(worker_bytes, few_rows_bytes(params, env.isa));
+  const std::int64_t workers_bytes = saturating_mul(worker_bytes, worker_count);
   const std::int64_t fixed =
       saturating_add(rotated_queries_bytes(params), packed_blocks_bytes(params));
   const std::int64_t bytes = saturating_add(workers_bytes, fixed);
@@ -511,6 +524,11 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
     shape.heads_per_task = 1;
     shape.row_blocks = shape.few_row_blocks;
     shape.tasks = params.batch * params.num_heads_kv;
+    worker_bytes = lay_out(params, shape, &args);
+  }
+  if (args.ends_at_once && worker_bytes * plan.workers > room) {
+    // A plan for more keys has room for outs in place of copies of values.
+    shape.has_outs = true;
     worker_bytes = lay_out(params, shape, &args);
   }
   const std::int64_t workers_bytes = worker_bytes * plan.workers;

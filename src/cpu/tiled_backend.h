@@ -79,6 +79,7 @@ class TiledBackend final : public Backend {
   std::int64_t lay_out(const AttentionParams& params, const Shape& shape,
                        TiledArgs* args) const noexcept;
 
+  std::int64_t few_rows_bytes(AttentionParams params, Isa isa) const noexcept;
   std::int64_t workspace_of(const AttentionKey& key, const Env& env,
                             const TiledVariant& variant) const noexcept;
   KernelPlan plan_of(const AttentionKey& key, const Env& env, const TiledVariant& variant) const;

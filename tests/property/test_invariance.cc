@@ -247,6 +247,44 @@ TEST_P(Invariance, APlanForManyRowsHasRoomForFew) {
   }
 }
 
+// Rows whose keys lie in one tile have no room for outs, others none for copies of values that lie
+// apart: a plan for more of either has room for both.
+TEST_P(Invariance, APlanForMoreKeysHasRoomForOneTile) {
+  struct Sizes {
+    const char* sizes;
+    std::vector<const char*> plans, calls;
+  };
+  const Sizes all[] = {
+      {"b4 hq8 d64 f32 layout=bshd lse",
+       {"sq48 skv256", "sq96 skv256", "sq700 skv700"},
+       {"sq48 skv128", "sq96 skv96", "sq20 skv48", "sq3 skv128"}},
+      {"b2 hq2 d64 dv512 f32 lse",
+       {"sq17 skv48", "sq33 skv300"},
+       {"sq16 skv48", "sq5 skv48", "sq1 skv17"}},
+      {"b2 hq2 hkv1 d8 dv512 bf16 layout=bshd lse",
+       {"sq17 skv48", "sq9 skv128"},
+       {"sq8 skv48", "sq4 skv48", "sq1 skv17"}},
+  };
+  Policy policy;
+  policy.only = std::vector<BackendRef>{GetParam().backend};
+  for (const auto& [sizes, plans, calls] : all) {
+    for (const char* more : plans) {
+      const std::string planned_text = std::string(sizes) + " " + more;
+      const Plan planned = plan(*context_, parse_case(planned_text).value().params, policy).value();
+      const test::Scratch scratch(planned.workspace_bytes());
+      for (const char* less : calls) {
+        const std::string text = std::string(sizes) + " " + less;
+        const Problem problem = problem_of(text);
+        const AttentionRequest own = run_anew(problem.request());
+        if (!execute(planned, problem.request(), scratch.launch).ok())
+          continue;  // more of one extent
+        ASSERT_TRUE(scratch.intact()) << text << " by " << planned.to_string();
+        EXPECT_EQ(unequal(own.out, problem.request().out), "") << text;
+      }
+    }
+  }
+}
+
 REGARD_INSTANTIATE_PROPERTIES(Invariance);
 
 }  // namespace

@@ -193,7 +193,7 @@ std::span<const char* const> block_cases() { return kBlockCases; }
 
 std::vector<std::string> types_of(const std::string& text, std::span<const char* const> types) {
   const std::size_t share =
-      std::getenv("REGARD_DEV_EVERY") != nullptr ? types.size() : types.size() / 2;
+      std::getenv("REGARD_DEV_EVERY") != nullptr ? types.size() : (types.size() + 1) / 2;
   const std::size_t first = std::accumulate(text.begin(), text.end(), std::size_t{0});
   std::vector<std::string> chosen;
   for (std::size_t n = 0; n < share; ++n) chosen.emplace_back(types[(first + n) % types.size()]);

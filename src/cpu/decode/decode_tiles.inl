@@ -100,8 +100,9 @@ class DecodeTiles {
       pages_.touch(k_, v_, keys_ahead_, values_ahead_);
       pages_.find(k_, tile);
     }
-    set_rows<V>(k_, tile, pages_, has_loop(k_.type), {keys_buffer_, key_scales_}, &keys_);
-    set_rows<V>(v_, tile, pages_, has_loop(v_.type), {values_buffer_, value_scales_}, &values_);
+    set_tile_rows<V>(k_, tile, pages_, has_loop(k_.type), {keys_buffer_, key_scales_}, &keys_);
+    set_tile_rows<V>(v_, tile, pages_, has_loop(v_.type), {values_buffer_, value_scales_},
+                     &values_);
     next_keys_ = lines_ahead(k_, keys_ahead_, task_head.index, pages_, tile);
     next_values_ = lines_ahead(v_, values_ahead_, task_head.index, pages_, tile);
     pages_.prefetch_some(&next_keys_);

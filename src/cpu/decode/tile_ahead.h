@@ -228,9 +228,9 @@ class PageRuns {
   std::int64_t run_keys_ = 0;
   std::int64_t tile_log2_;
   std::int64_t found_;    // the first key whose run is not found
-  std::int64_t touched_;  // the first key whose page of memory is not touched
   std::int64_t index_;    // its page in the table
   std::int64_t row_;      // its row of that
+  std::int64_t touched_;  // the first key whose page of memory is not touched
 };
 
 /// touch_pages() of `keys`.

@@ -191,8 +191,8 @@ struct TileBuffers {
 /// A tile's rows where they are if they follow one another, or do so within runs, and their type
 /// has a loop of its own; else in a buffer: as they are, or converted to f32 or bf16.
 template <class V>
-static void set_rows(const KvOperand& x, Tile tile, const PageRuns& pages, bool has_loop,
-                     TileBuffers<typename V::Scalar> buffers, TileRows* to) {
+static void set_tile_rows(const KvOperand& x, Tile tile, const PageRuns& pages, bool has_loop,
+                          TileBuffers<typename V::Scalar> buffers, TileRows* to) {
   const bool has_part_groups = x.type == Element::kU4 && x.dim % kGroup != 0;
   if constexpr (kHasBf16OfF8<V>) {
     if (is_8_bit_float(x.type) && x.scales.columns == 0) {

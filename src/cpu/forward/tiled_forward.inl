@@ -414,8 +414,11 @@ static bool has_output_rows(const RowBlockSet<Tiles>& set) {
   const RowBlock<V>& first = set.row_blocks()[0];
   const RowBlock<V>& last = set.row_blocks()[set.per_head - 1];
   const std::int64_t tile_kv = Tiles::tile_kv(set.a);
-  const semantics::KeyRange of_first = reach(first);
-  const bool is_narrow = p.window_left >= 0 && of_first.hi - of_first.lo <= kNarrowTiles * tile_kv;
+  // The first keys cut the first rows' window short, the last keys the last rows'.
+  const semantics::KeyRange of_first = reach(first), of_last = reach(last);
+  const std::int64_t narrow = kNarrowTiles * tile_kv;
+  const bool is_narrow = p.window_left >= 0 && of_first.hi - of_first.lo <= narrow &&
+                         of_last.hi - of_last.lo <= narrow;
   const bool has_few_left = lanes_of(last) - last.rows >= kOutputRows;
   return seen.hi <= tile_kv || is_narrow ||
          (has_few_left && seen.hi - seen.lo <= kFewTiles * tile_kv);
