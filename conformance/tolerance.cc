@@ -147,7 +147,8 @@ void MeanSignedError::add(const std::vector<Sample>& samples) {
     sum_ += std::clamp((s.actual - expected) / ulp, -1.0, 1.0);
     ideal_sum_ += std::isfinite(s.ideal) ? std::clamp((s.ideal - expected) / ulp, -1.0, 1.0) : 0.0;
     const double own = s.row_floor / std::fabs(ulp);
-    floor += own < 1.0 ? own : 1.0;
+    // Three deviations of what is off by a whole unit to either side; below, floors have two.
+    floor += own < 3.0 ? own : 3.0;
     stored_.push_back(oracle::round_to(expected, dtype_));
   }
   floor_squares_ += square(floor) / static_cast<double>(std::max<std::int64_t>(queries_, 1));
@@ -157,10 +158,8 @@ std::string MeanSignedError::check() const {
   if (stored_.size() < kValuesOfMean || count_effective(stored_, 0) < kDistinctOfMean) return "";
   const auto count = static_cast<double>(stored_.size());
   const double mean = sum_ / count;
-  // Where gradients cancel each group is off by a unit to either side: 25 groups, by 0.2 on
-  // average.
   const double tolerance =
-      kMaxMeanError + 1.5 * std::fabs(ideal_sum_ / count) + 3.0 * std::sqrt(floor_squares_) / count;
+      kMaxMeanError + 1.5 * std::fabs(ideal_sum_ / count) + std::sqrt(floor_squares_) / count;
   if (std::fabs(mean) <= tolerance) return "";
   return "the mean signed error of " + std::to_string(stored_.size()) + " values is " +
          number_text(mean) + " units in the last place, expected at most " +
