@@ -212,20 +212,4 @@ REGARD_KERNEL_FN bool is_one_run(const KvOperand& x, std::int64_t begin, std::in
   return run_of(x, begin, end) == end - begin;
 }
 
-/// The same rows from key j on, up to the end of its run: row 0 is key j's.
-REGARD_KERNEL_FN KvOperand from_key(const KvOperand& x, std::int64_t j) {
-  KvOperand rest = x;
-  rest.first = row_of(x, j);
-  if (x.scales.first != nullptr) {
-    if (x.scales.rows_log2 != 0) {
-      rest.scales.row += j;
-    } else {
-      rest.scales.first = reinterpret_cast<const char*>(scale_at(x, j));
-    }
-  }
-  rest.keys = x.keys - j;
-  rest.pages.ids = nullptr;
-  return rest;
-}
-
 }  // namespace regard::cpu
