@@ -87,12 +87,13 @@ struct TaskAhead {
   std::int64_t share;    // keys of a tile that each head prefetches
   std::int64_t between;  // tiles between the next one and that
   bool neighbours;
+  bool is_run;  // keys follow one another, but for less than a line
 };
 
 /// `run_keys`: of pages, else 0.
 REGARD_KERNEL_FN TaskAhead task_ahead(const KvOperand& x, std::int64_t heads, std::int64_t tile_kv,
                                       std::int64_t run_keys) {
-  TaskAhead ahead{tile_kv, bytes_of(x.type, x.dim), tile_kv, 0, false};
+  TaskAhead ahead{tile_kv, bytes_of(x.type, x.dim), tile_kv, 0, false, false};
   ahead.neighbours = heads > 1 && x.head_stride >= ahead.bytes && heads * x.head_stride <= x.stride;
   if (ahead.neighbours) {
     ahead.bytes += (heads - 1) * x.head_stride;
@@ -103,7 +104,8 @@ REGARD_KERNEL_FN TaskAhead task_ahead(const KvOperand& x, std::int64_t heads, st
       ahead.share = even;
     }
   }
-  const std::int64_t tile_bytes = tile_kv * ahead.bytes;
+  const std::int64_t gap = x.stride - ahead.bytes, tile_bytes = tile_kv * ahead.bytes;
+  ahead.is_run = gap >= 0 && gap < kLineBytes;
   if (run_keys > 0) {
     ahead.between = 1;  // no hardware prefetcher goes from page to page
   } else if (tile_bytes > 0) {
@@ -237,13 +239,9 @@ class PageRuns {
 REGARD_KERNEL_FN void touch_pages(const KvOperand& x, const TaskAhead& ahead,
                                   semantics::KeyRange keys) {
   if (keys.lo >= keys.hi) return;
-  const std::int64_t rows = keys.hi - keys.lo, gap = x.stride - ahead.bytes;
-  const bool is_run = gap >= 0 && gap < kLineBytes;
   const char* at = row_of(x, keys.lo);
-  const std::int64_t bytes = is_run ? rows * x.stride : ahead.bytes;
-  for (std::int64_t row = is_run ? rows - 1 : 0; row < rows; ++row, at += x.stride) {
-    touch_pages(at, bytes);
-  }
+  if (ahead.is_run) return touch_pages(at, (keys.hi - keys.lo) * x.stride);
+  for (std::int64_t j = keys.lo; j < keys.hi; ++j, at += x.stride) touch_pages(at, ahead.bytes);
 }
 
 /// What head `index` of a task prefetches of K, or V, at a tile: as many tiles ahead as have
@@ -263,8 +261,6 @@ REGARD_KERNEL_FN LinesCursor lines_ahead(const KvOperand& x, const TaskAhead& ah
   const std::int64_t lo = begin + share.begin, end = begin + share.end;
   const std::int64_t hi = end < x.keys ? end : x.keys;
   if (lo >= hi) return {};
-  const std::int64_t gap = x.stride - ahead.bytes;
-  const bool is_run = gap >= 0 && gap < kLineBytes;
   LinesCursor cursor;
   cursor.stride = x.stride;
   std::int64_t keys = hi - lo;  // of the first run
@@ -281,8 +277,8 @@ REGARD_KERNEL_FN LinesCursor lines_ahead(const KvOperand& x, const TaskAhead& ah
     cursor.first = x.first - share.offset;
     cursor.page_stride = x.pages.stride;
   }
-  cursor.row_bytes = is_run ? keys * x.stride : ahead.bytes;
-  cursor.rows = cursor.run_rows = is_run ? 1 : keys;
+  cursor.row_bytes = ahead.is_run ? keys * x.stride : ahead.bytes;
+  cursor.rows = cursor.run_rows = ahead.is_run ? 1 : keys;
   cursor.end = cursor.at + cursor.row_bytes;
   return cursor;
 }

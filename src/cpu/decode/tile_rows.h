@@ -150,26 +150,28 @@ REGARD_KERNEL_FN KeyRows behind(const TileRows& rows, const KeyRows& from, std::
   return {from.first + j * rows.stride, from.groups + j * rows.groups_stride};
 }
 
-/// `x`, whose keys follow one another, from its key j on.
-REGARD_KERNEL_FN void set_one_run(const KvOperand& x, std::int64_t j, TileRows* to) {
+/// What all runs share; whether rows have groups.
+REGARD_KERNEL_FN bool set_shared(const KvOperand& x, TileRows* to) {
   const bool has_groups = x.type == Element::kU4;
   to->type = x.type;
   to->has_row_scales = has_row_scales(x);
-  to->run_log2 = kTileLog2;
   to->stride = x.stride;
-  to->first[0] = row_of(x, j);
   to->groups_stride = has_groups ? x.scales.stride : 0;
+  return has_groups;
+}
+
+/// `x`, whose keys follow one another, from its key j on.
+REGARD_KERNEL_FN void set_one_run(const KvOperand& x, std::int64_t j, TileRows* to) {
+  const bool has_groups = set_shared(x, to);
+  to->run_log2 = kTileLog2;
+  to->first[0] = row_of(x, j);
   to->groups[0] = has_groups ? reinterpret_cast<const char*>(scale_at(x, j)) : nullptr;
 }
 
 /// The tile's runs in pages, as one where they follow one another.
 [[maybe_unused]] static void set_runs(const KvOperand& x, Tile tile, const PageRuns& pages,
                                       TileRows* to) {
-  const bool has_groups = x.type == Element::kU4;
-  to->type = x.type;
-  to->has_row_scales = has_row_scales(x);
-  to->stride = x.stride;
-  to->groups_stride = has_groups ? x.scales.stride : 0;
+  const bool has_groups = set_shared(x, to);
   const PageRun* run = pages.of_tile(tile.begin);
   bool is_one = true;
   for (std::int64_t i = 0; i * kRunKeys < tile.size; ++i, ++run) {
