@@ -149,19 +149,15 @@ class Fibers {
     return any_says_;  // until all are at the next barrier
   }
 
-  int send(int thread, const Sent& sent, std::source_location where) {
+  /// Sent or Operands.
+  template <class Any>
+  int send(int thread, const Any& sent, std::source_location where) {
     const int slot = note_sent(thread, sent);
     wait(thread, false, where);
     return slot;
   }
   REGARD_UNWATCHED Sent sent_by(int thread, int slot) const {
     return fibers_[static_cast<std::size_t>(thread)].sent[slot];
-  }
-
-  int send(int thread, const Operands& operands, std::source_location where) {
-    const int slot = note_sent(thread, operands);
-    wait(thread, false, where);
-    return slot;
   }
   /// What a lane multiplies: two rows, eight apart, and two columns. Two lanes share a row, or a
   /// column, and hold two neighbours of each eight.
