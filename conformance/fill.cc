@@ -184,8 +184,8 @@ class Filler {
       return n - static_cast<std::uint64_t>(at[0] * view.shape[1] * view.shape[2] * view.shape[3]);
     };
     // Outputs are sums of v's elements, and d_k and d_q of q's and k's. The dot product of bf16 on
-    // AVX-512 takes denormals as 0, and in f64 each denormal product is rounded, by what the
-    // tolerance of gradients, of squares of errors, does not count.
+    // AVX-512 takes denormals as 0, and in f64 each denormal product is rounded, which the
+    // tolerance of gradients cannot count: it adds up squares of errors, and these are 0.
     const bool normal_qk =
         r_.options.needs_grad && (r_.q.dtype == Dtype::kBf16 || r_.q.dtype == Dtype::kF64);
     const bool normal_v = r_.v.dtype == Dtype::kBf16;

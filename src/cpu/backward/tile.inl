@@ -337,8 +337,8 @@ static void recompute_tile(const BackwardTask<V>& t, const GradTile<V>& tile) {
   GradRowBlock<V>& g = t.row_block();
   const VisibleKeys visible = visible_keys_of(p, t.s, g.rows, tile.tile);
   const Tile item = visible.range;
-  // No key is seen from key 0 on, which no block of keys reaches into: weights that are not rounded
-  // stay unread.
+  // Where no key is seen the empty range begins at key 0, so that no block of keys overlaps it:
+  // weights of such a tile are not rounded and must not be read.
   const SeenKeys seen =
       item.size > 0 ? SeenKeys{item.begin - tile.tile.begin, item.size} : SeenKeys{};
   t.seen() = seen;
