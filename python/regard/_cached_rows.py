@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from . import _core
+from ._cache_memory import TorchMemory
 from .torch._scopes import ArgumentError, drop_in_errors
 
 _FIRST_ROWS = 256  # of contiguous rows that grow
@@ -47,8 +48,11 @@ class Rows:
     def _allocate(self, entries: int, rows: int) -> list[Tensor]:
         shape = (entries, self.heads, rows)
         with torch.inference_mode(False):  # a tensor of inference mode cannot be written to outside
-            made = [torch.empty((*shape, dim), dtype=self.dtype, device=self.device)
-                    for dim in self.dims]
+            if self.device.type == "cpu":
+                made = [TorchMemory(self.dtype).zeros((*shape, dim)) for dim in self.dims]
+            else:
+                made = [torch.empty((*shape, dim), dtype=self.dtype, device=self.device)
+                        for dim in self.dims]
             return made + [torch.empty(shape, dtype=torch.float32) for _ in self.dims
                            if self.has_scales]
 
@@ -295,8 +299,8 @@ def rows_of(dtype: torch.dtype, states: tuple[Tensor, Tensor], limit: int | None
     if dtype.itemsize > max(x.dtype.itemsize for x in states):
         raise ArgumentError(f"dtype ({dtype}) must be no wider than that of the model's keys, {key.dtype}")
     if key.device.type != "cpu" and (page_size is not None or dtype.itemsize == 1):
-        raise ArgumentError(f"device of key_states ({key.device}) must be cpu: no CUDA backend reads "
-                            "pages or 8-bit rows")
+        raise ArgumentError(f"device of key_states ({key.device}) must be cpu: pages and 8-bit rows are "
+                            "kept in a CPU's memory alone")
     if page_size is None:
         return ContiguousRows(dtype, states, limit)
     return PagedRows(dtype, states, limit, page_size)

@@ -32,15 +32,21 @@ REGARD_KERNEL_FN std::int64_t decode_rows_of(const Problem& p, std::int64_t widt
 /// Keys of a tile there, at least and at most. Tiles of a backend are whole multiples: splits of
 /// decode rows end where tiles of either kind do.
 inline constexpr std::int64_t kDecodeTileKv = 16;
-inline constexpr std::int64_t kMaxDecodeTileKv = 64;
+inline constexpr std::int64_t kMaxDecodeTileKv = 128;
 
-/// Keys of a tile there: a line of 64 bytes of each column of K and V, as far as `tile_kv`, a
-/// backend's own, is a multiple. On a Zen 4 32 keys in place of 16 are 1.08 to 1.35 times as fast
-/// in bf16, and 0.65 to 0.95 times in f32 (docs/dev/decisions/cpu.md).
+/// Keys of a tile there, which `tile_kv`, a backend's own, is a multiple of. Head dims of 128 and
+/// more: a line of 64 bytes of each column of K and V, two of 8 bits or less; of fewer head dims as
+/// many bytes. What a tile costs outside of its loops is that of the products of 8 keys
+/// (docs/dev/decisions/cpu.md).
 REGARD_KERNEL_FN constexpr std::int64_t decode_tile_kv(std::int64_t element_bytes,
+                                                       std::int64_t head_dim,
                                                        std::int64_t tile_kv) {
-  std::int64_t keys = 64 / (element_bytes > 0 ? element_bytes : 1);
-  while (keys > kDecodeTileKv && tile_kv % keys != 0) keys /= 2;
+  constexpr std::int64_t kHeadDim = 128;
+  const std::int64_t columns = head_dim < 1 ? 1 : head_dim < kHeadDim ? head_dim : kHeadDim;
+  const std::int64_t most = tile_kv < kMaxDecodeTileKv ? tile_kv : kMaxDecodeTileKv;
+  const std::int64_t wanted = (element_bytes > 1 ? 64 / element_bytes : 128) * kHeadDim / columns;
+  std::int64_t keys = (wanted < most ? wanted : most) / kDecodeTileKv * kDecodeTileKv;
+  while (keys > kDecodeTileKv && tile_kv % keys != 0) keys -= kDecodeTileKv;
   return keys > kDecodeTileKv ? keys : kDecodeTileKv;
 }
 

@@ -364,7 +364,8 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->splits_per_task = shape.splits;
   args->tile_kv = tile_kv(params, k);
   args->decode_tile_kv =
-      decode_tile_kv(std::max(size_of(params.dtype_k), size_of(params.dtype_v)), args->tile_kv);
+      decode_tile_kv(std::max(size_of(params.dtype_k), size_of(params.dtype_v)),
+                     std::max(params.head_dim_qk, params.head_dim_v), args->tile_kv);
   args->copies_values = traits_.copies;
   args->ends_at_once = ends_at_once(params, shape, *args);
   args->copies_strided = traits_.copies && args->ends_at_once;

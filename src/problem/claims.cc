@@ -111,8 +111,15 @@ void add_bf16_pairs(Claims* claims, Dtype out, double error_bound) {
 }
 
 void add_bf16_pairs(Claims* forward) {
-  add_bf16_pairs(forward, Dtype::kBf16, 6e-3);
+  constexpr double kOfBf16 = 6e-3;
+  add_bf16_pairs(forward, Dtype::kBf16, kOfBf16);
   add_bf16_pairs(forward, Dtype::kF32, 4e-3);
+  // Caches of 8-bit floats become bf16, which is exact, where that is one instruction.
+  for (const Dtype kv : {Dtype::kF8E4M3, Dtype::kF8E5M2}) {
+    DtypeClaim pairs{Dtype::kBf16, kv, Dtype::kBf16, kOfBf16, Dtype::kBf16};
+    pairs.min_isa = Isa::kAvx512Bf16;
+    forward->dtypes.push_back(pairs);
+  }
 }
 
 Claims backward_claims(const Claims& forward) {

@@ -10,6 +10,7 @@
 
 #include "conformance/problem.h"
 #include "regard/attention.h"
+#include "tests/support/executors.h"
 #include "tests/support/tensors.h"
 
 // Scales of k and v: what is refused, before anything is written.
@@ -80,6 +81,34 @@ TEST(ScalesData, IsCheckedBeforeAnythingIsWritten) {
     EXPECT_EQ(test::bytes_of(r.k), k) << b.fragment;
     EXPECT_EQ(test::bytes_of(r.v), v) << b.fragment;
     EXPECT_EQ(test::bytes_of(r.scales_v), scales) << b.fragment;
+  }
+}
+
+// So many that workers share them: each of them notices what is bad, and the first is named.
+TEST(ScalesData, OfALongCacheAreCheckedByEveryWorker) {
+  for (const std::int64_t row : {3, 700, 2499}) {
+    Context context;
+    ASSERT_TRUE(context.set_concurrency(2).ok());
+    test::CountingExecutor executor;
+    context.set_executor(&executor);
+    Problem problem = dense("b2 hq4 sq1 skv2500 d128 bf16 kv=u4");
+    problem.reset_outputs();
+    const AttentionRequest& r = problem.request();
+    const std::vector<unsigned char> out = problem.output_bytes();
+    auto* const scales = static_cast<float*>(r.scales_v.data);
+    float* const bad = scales + ((4 + 3) * 2500 + row) * 8 + 2;
+    const float good = std::exchange(*bad, 0.0f);
+    scales[(4 + 3) * 2500 * 8 + 2499 * 8 + 7] = kNaN;
+    const Status status = attention(context, r);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    const std::string place = "scales_v[1,3," + std::to_string(row) + ",2] (0), expected finite";
+    EXPECT_NE(status.message().find(place), std::string::npos) << status.message();
+    EXPECT_EQ(problem.output_bytes(), out);
+    EXPECT_EQ(executor.runs(), 2) << "scales of k, then of v";
+    EXPECT_EQ(executor.max_workers(), 2);
+    *bad = good;
+    scales[(4 + 3) * 2500 * 8 + 2499 * 8 + 7] = 0.5f;
+    EXPECT_TRUE(attention(context, r).ok());
   }
 }
 

@@ -256,8 +256,8 @@ Status check_data_of(const TensorSpec& spec, CheckedCall* call) {
 /// The tensors that are there and whose rule `applies`.
 template <class Applies>
 Status check_rows(const Buffers& buffers, const AttentionParams& params, const char* where,
-                  TensorSpecs specs, Applies applies) {
-  CheckedCall call(buffers, params, where);
+                  TensorSpecs specs, const CheckWorkers& workers, Applies applies) {
+  CheckedCall call(buffers, params, where, workers);
   for (const TensorSpec& spec : specs) {
     if (spec.buffer == nullptr) break;  // the rows of a backward
     if (!applies(spec.data) || !(buffers.*spec.buffer).present()) continue;
@@ -270,7 +270,7 @@ Status check_rows(const Buffers& buffers, const AttentionParams& params, const c
 Status check_all_starts(const Buffers& buffers, const AttentionParams& params, const char* where,
                         TensorSpecs specs) {
   if (!buffers.cu_seqlens_q.present()) return {};
-  return check_rows(buffers, params, where, specs,
+  return check_rows(buffers, params, where, specs, {},
                     [](DataRule rule) { return rule == DataRule::kStarts; });
 }
 
@@ -278,15 +278,15 @@ Status check_all_starts(const Buffers& buffers, const AttentionParams& params, c
 
 Status check_lengths(const Buffers& buffers, const AttentionParams& params, const char* where) {
   if (Status s = check_all_starts(buffers, params, where, kTensors); !s.ok()) return s;
-  return check_rows(buffers, params, where, kTensors,
+  return check_rows(buffers, params, where, kTensors, {},
                     [](DataRule rule) { return rule == DataRule::kLength; });
 }
 
 Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where,
-                  TensorSpecs specs) {
+                  TensorSpecs specs, const CheckWorkers& workers) {
   if (Status s = check_all_starts(buffers, params, where, specs); !s.ok()) return s;
   // Pages come after lengths in the table.
-  const Status rows = check_rows(buffers, params, where, specs, [](DataRule rule) {
+  const Status rows = check_rows(buffers, params, where, specs, workers, [](DataRule rule) {
     return rule != DataRule::kNone && rule != DataRule::kStarts;
   });
   return rows.ok() ? check_captured_data(buffers, params, where) : rows;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/describe/checked_call.h"
 #include "regard/params.h"
 #include "regard/request.h"
 #include "regard/status.h"
@@ -17,7 +18,7 @@ Status check_lengths(const Buffers& buffers, const AttentionParams& params, cons
 /// The rules of the tensors' rows about their data: lengths, and that scales are finite and not
 /// negative.
 Status check_data(const Buffers& buffers, const AttentionParams& params, const char* where,
-                  TensorSpecs specs = kTensors);
+                  TensorSpecs specs = kTensors, const CheckWorkers& workers = {});
 
 /// The same of a backward's own tensors.
 Status check_gradient_data(const Buffers& buffers, const GradBuffers& gradients,

@@ -20,11 +20,18 @@ inline float read_float(const TensorView& view, std::int64_t offset) noexcept {
   return value;
 }
 
+/// Who reads what is long, and how many workers at most; null: the calling thread.
+struct CheckWorkers {
+  Executor* executor = nullptr;
+  int count = 1;
+};
+
 /// The call whose data is checked.
 class CheckedCall {
  public:
-  CheckedCall(const Buffers& of_buffers, const AttentionParams& of_params, const char* function)
-      : buffers(of_buffers), params(of_params), where(function) {}
+  CheckedCall(const Buffers& of_buffers, const AttentionParams& of_params, const char* function,
+              const CheckWorkers& checkers = {})
+      : buffers(of_buffers), params(of_params), where(function), workers(checkers) {}
   /// Made when the first rule needs it: most calls have none that does.
   const problem::Problem& problem() {
     if (!problem_) problem::make_problem(params, buffers, &problem_.emplace());
@@ -34,6 +41,7 @@ class CheckedCall {
   const Buffers& buffers;
   const AttentionParams& params;
   const char* const where;
+  const CheckWorkers workers;
 
  private:
   std::optional<problem::Problem> problem_;

@@ -235,10 +235,12 @@ Status execute_described(const PlanImpl& plan, const AttentionParams& params,
   Status checked =
       check_workspace(launch.workspace, plan.kernel.workspace_bytes, buffers, nullptr, "execute");
   if (!checked.ok()) return checked;
-  if (Status s = check_data(buffers, params, "execute"); !s.ok()) return s;
   const DeviceGuard guard("execute", params.device);
   if (!guard.status().ok()) return guard.status();
   const Status status = run_workers("execute", plan, launch, [&](const Launch& complete) {
+    const CheckWorkers workers{complete.executor, plan.kernel.workers};
+    const Status checked_data = check_data(buffers, params, "execute", kTensors, workers);
+    if (!checked_data.ok()) return checked_data;
     return plan.entry.backend->execute(plan.kernel, params, buffers, complete);
   });
   const Status ended = completed("execute", launch, status);

@@ -52,9 +52,9 @@ class DecodeTiles {
   static constexpr bool kAddsRows = false;
   static constexpr bool kReadsU4 = ((kTypes == Element::kU4) || ...);
   static constexpr bool kConvertsF8ToBf16 = kHasBf16OfF8<V>;
-  /// Where q, k and v are bf16 probabilities are rounded to it, as those of prompts are: half of
-  /// the products. An f32 output keeps them as they are.
-  static constexpr bool kRoundsProbs = kPairsAlone && requires(typename V::Int x) {
+  /// Where q is bf16, and k and v are or become it, probabilities are rounded to it, as those of
+  /// prompts are: half of the products. An f32 output keeps them as they are.
+  static constexpr bool kRoundsProbs = kHasPairs && requires(typename V::Int x) {
     V::pair_words(x, x, &x);
   };
 
@@ -196,7 +196,6 @@ class DecodeTiles {
   using Words = WordProducts<V>;
   using Groups = GroupProducts<V>;
   using Loads = GroupLoads<V>;
-
   using Place = ScorePlace<V>;
 
   REGARD_KERNEL_FN bool has_loop(Element type) { return ((type == kTypes) || ...); }
@@ -238,19 +237,20 @@ class DecodeTiles {
 
   /// The same for outputs and dense probabilities, which V's scales are in.
   void add_whole(std::int64_t rows, Tile visible, Place probs, const T* rescale, T* out) {
+    const bool is_rounded = p_.out.type == Element::kBf16;
+    const bool in_steps = is_rounded && p_.head_dim_v % Words::kStep == 0;
     if constexpr (kHasWords) {
-      if (multiplies_words(p_, values_.type) && p_.out.type == Element::kBf16 &&
-          p_.head_dim_v % Words::kStep == 0) {
+      if (multiplies_words(p_, values_.type) && in_steps) {
         return add_pairs<ByteValues<V>, Element::kI8>(rows, visible, probs, rescale, out);
       }
     }
     if constexpr (kRoundsProbs) {
-      if (p_.out.type == Element::kBf16 && p_.head_dim_v % Words::kStep == 0) {
+      if (in_steps && (kPairsAlone || rounds_f8_probs(p_, k_.type, v_.type, values_.type))) {
         return add_pairs<Bf16Values<V>, Element::kBf16>(rows, visible, probs, rescale, out);
       }
     }
     if constexpr (kHasGroupBytes) {
-      if (multiplies_groups(p_, values_.type, p_.head_dim_v) && p_.out.type == Element::kBf16 &&
+      if (multiplies_groups(p_, values_.type, p_.head_dim_v) && is_rounded &&
           (visible.begin - tile_.begin) % kRunKeys == 0) {
         RepeatedPrefetch ahead{next_values_, row_groups(rows)};
         const WordRows values{&values_, visible.begin - tile_.begin, visible.size};

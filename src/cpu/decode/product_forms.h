@@ -18,6 +18,14 @@ REGARD_KERNEL_FN bool multiplies_pairs(const Problem& p, Element type) {
          !p.channel_scales_k.present;
 }
 
+/// Whether probabilities of a call with such K and V are rounded to bf16, of which the tile's V
+/// are now `copies`: where claims say so (problem/claims.cc), of K and V of one type.
+REGARD_KERNEL_FN bool rounds_f8_probs(const Problem& p, Element keys, Element values,
+                                      Element copies) {
+  return p.q.type == Element::kBf16 && keys == values && is_8_bit_float(values) &&
+         copies == Element::kBf16;
+}
+
 REGARD_KERNEL_FN bool multiplies_words(const Problem& p, Element type) {
   return p.q.type == Element::kBf16 && type == Element::kI8;
 }

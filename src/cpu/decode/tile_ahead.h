@@ -141,6 +141,7 @@ class PageRuns {
     run_keys_ = 0;
     if (pages.ids == nullptr) return;
     run_keys_ = pages.size % kRunKeys == 0 && pages.skipped % kRunKeys == 0 ? kRunKeys : 1;
+    tile_kv_ = tile_kv;
     tile_log2_ = __builtin_ctzll(static_cast<unsigned long long>(tile_kv));
     const std::int64_t row = pages.skipped + tile.begin;
     index_ = row / pages.size;
@@ -170,7 +171,7 @@ class PageRuns {
 
   /// Finds those of the tiles up to kAhead behind `tile`.
   void find(const KvOperand& x, semantics::Tile tile) {
-    const std::int64_t end = tile.begin + ((kAhead + 1) << tile_log2_);
+    const std::int64_t end = tile.begin + (kAhead + 1) * tile_kv_;
     const std::int64_t last = end < x.keys ? end : x.keys;
     while (found_ < last) find_tile(x);
   }
@@ -187,9 +188,7 @@ class PageRuns {
   }
 
   /// Those of the tile from key `begin` on.
-  const PageRun* of_tile(std::int64_t begin) const {
-    return runs_[(begin >> tile_log2_) & (kTiles - 1)];
-  }
+  const PageRun* of_tile(std::int64_t begin) const { return runs_[slot_of(begin)]; }
 
  private:
   static constexpr std::int64_t kTiles = 4;
@@ -197,6 +196,10 @@ class PageRuns {
 
   /// Of K, and as many of V: 8 pages of 16 keys of 256 bytes.
   static constexpr std::int64_t kTouchBytes = 32 << 10;
+
+  /// Of the tile that begins at a key, other than those of the three before and behind it: tiles
+  /// have an odd number times a power of two of keys.
+  std::int64_t slot_of(std::int64_t begin) const { return (begin >> tile_log2_) & (kTiles - 1); }
 
   REGARD_KERNEL_FN std::int32_t page_at(const KvPages& pages, std::int64_t index) {
     const std::int32_t id = pages.ids[index * pages.id_step];
@@ -213,8 +216,8 @@ class PageRuns {
 
   void find_tile(const KvOperand& x) {
     const KvPages& pages = x.pages;
-    PageRun* to = runs_[(found_ >> tile_log2_) & (kTiles - 1)];
-    const std::int64_t tile_end = found_ + (std::int64_t{1} << tile_log2_);
+    PageRun* to = runs_[slot_of(found_)];
+    const std::int64_t tile_end = found_ + tile_kv_;
     const std::int64_t end = tile_end < x.keys ? tile_end : x.keys;
     for (; found_ < end; found_ += run_keys_) {
       *to++ = {page_at(pages, index_), static_cast<std::int32_t>(row_)};
@@ -228,11 +231,12 @@ class PageRuns {
 
   PageRun runs_[kTiles][kMaxDecodeTileKv];
   std::int64_t run_keys_ = 0;
-  std::int64_t tile_log2_;
-  std::int64_t found_;    // the first key whose run is not found
-  std::int64_t index_;    // its page in the table
-  std::int64_t row_;      // its row of that
-  std::int64_t touched_;  // the first key whose page of memory is not touched
+  std::int64_t tile_kv_;
+  std::int64_t tile_log2_;  // of the power of two
+  std::int64_t found_;      // the first key whose run is not found
+  std::int64_t index_;      // its page in the table
+  std::int64_t row_;        // its row of that
+  std::int64_t touched_;    // the first key whose page of memory is not touched
 };
 
 /// touch_pages() of `keys`.

@@ -116,7 +116,7 @@ static KvOperand convert_f8_tile(const KvOperand& x, Tile tile, const PageRuns& 
   return copy;
 }
 
-inline constexpr int kTileLog2 = 6;
+inline constexpr int kTileLog2 = 7;
 static_assert(kMaxDecodeTileKv == 1 << kTileLog2);
 
 /// The rows of a tile: one behind the other, or kRunKeys at a time.
