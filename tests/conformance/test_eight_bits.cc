@@ -26,7 +26,7 @@ TEST_P(EightBits, PassOnEveryUnit) {
   EXPECT_EQ(units.run(parse_case(GetParam().text).value(), {}), units.count());
 }
 
-const EightBitCase kCases[] = {
+const EightBitCase kEightBitCases[] = {
     {"causal", "b2 hq4 hkv2 sq33 skv65 d32 f8e4m3 causal diag=br descales=head lse poison"},
     {"window", "b2 hq2 sq65 skv127 d33 f8e5m2 window=16,0 diag=br descales lse poison"},
     {"out_f32", "b2 hq2 sq33 skv65 d24 f8e5m2 out=f32 mask lens descales=head lse poison"},
@@ -124,7 +124,7 @@ const EightBitCase kCases[] = {
     {"strided", "b2 hq3 sq33 skv65 d20 f8e4m3 layout=strided align=1 segments descales lse poison"},
 };
 
-INSTANTIATE_TEST_SUITE_P(All, EightBits, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(All, EightBits, testing::ValuesIn(kEightBitCases),
                          [](const auto& param) { return param.param.name; });
 
 // A sum of 8-bit values beyond their range: the output is held to it, and NaN stays NaN.

@@ -13,10 +13,10 @@
 namespace regard {
 namespace {
 
-constexpr std::uint64_t kCases = 2000;
+constexpr std::uint64_t kGenerated = 2000;
 
 TEST(Generator, LinesParseBackToTheCase) {
-  for (std::uint64_t n = 0; n < kCases; ++n) {
+  for (std::uint64_t n = 0; n < kGenerated; ++n) {
     const Case c = conformance::random_case(11, n);
     const Expected<Case> parsed = parse_case(to_string(c));
     ASSERT_TRUE(parsed.ok()) << to_string(c) << ": " << parsed.status().to_string();
@@ -25,7 +25,7 @@ TEST(Generator, LinesParseBackToTheCase) {
 }
 
 TEST(Generator, DescribeSeesTheCaseInItsTensors) {
-  for (std::uint64_t n = 0; n < kCases; ++n) {
+  for (std::uint64_t n = 0; n < kGenerated; ++n) {
     const Case c = conformance::random_case(12, n);
     const conformance::Problem problem = conformance::make_problem(c);
     const Expected<AttentionParams> seen = describe(problem.request());
