@@ -3,9 +3,10 @@
 
 usage: check_wgmma.py OBJECT...    the build's objects wgmma_128.cu.o and wgmma_256.cu.o, their .log files beside them
 
-From ptxas's words: no warning that products wait for one another (C7508, C7510 and the like), no spills but those of SPILLED, no more registers than the launch gives. From the machine code, where cuobjdump is (as for check_sass.py): each
-kernel has the HGMMA of its products and the UTMALDG of its boxes, no more and no fewer. Exit code 1 when a kernel
-fails, 77 without cuobjdump, when all that ptxas says is in order.
+From ptxas's words: no warning that products wait for one another (C7508, C7510 and the like), no spills but those of
+SPILLED, no more registers than the launch gives. From the machine code, where cuobjdump is (as for check_sass.py):
+each kernel has the HGMMA of its products and the UTMALDG of its boxes, no more and no fewer, and a loop with all
+products of a tile. Exit code 1 when a kernel fails, 77 without cuobjdump, when all that ptxas says is in order.
 """
 
 import re

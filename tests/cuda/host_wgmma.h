@@ -128,7 +128,7 @@ class WgmmaMachine final : public BlockMachine {
   std::mt19937 random_{1};
 };
 
-/// The Block of wgmma_block.cuh.
+/// The Block of wgmma_block.h.
 class HostWgmmaBlock : public HostBlock {
  public:
   HostWgmmaBlock(const HostBlock& block, WgmmaMachine* machine)

@@ -2,7 +2,7 @@
 
 #include "backends/cuda_flash/wgmma_steps.cuh"
 #include "cuda/launch.h"
-#include "cuda/wgmma_block.cuh"
+#include "cuda/wgmma_block.h"
 
 // Launches of wgmma's kernels, for .cu files alone.
 

@@ -48,7 +48,9 @@ struct WgmmaShape {
 
   // Barriers: a tile is there (`full`), or nobody reads it any more (`empty`).
   static constexpr int kQueriesFull = 0, kQueriesEmpty = 8;
-  REGARD_KERNEL_FN constexpr int full(int part, int stage) { return 16 + (part * kStages + stage) * 16; }
+  REGARD_KERNEL_FN constexpr int full(int part, int stage) {
+    return 16 + (part * kStages + stage) * 16;
+  }
   REGARD_KERNEL_FN constexpr int empty(int part, int stage) { return full(part, stage) + 8; }
   static constexpr int kWarps = kConsumers * 4;  // each says that it has read a tile
   static_assert(16 + 2 * kStages * 16 <= kAtQueries);

@@ -16,7 +16,8 @@
 #include "cuda/tensor.cuh"
 #include "cuda/tensor_box.h"
 
-// A kernel's view of a block with what compute capability 9.0 adds, on CuTe's atoms. Kernels that
+// For .cu files alone: a kernel's view of a block with what compute capability 9.0 adds, on CuTe's
+// atoms. Kernels that
 // need it are templates over a Block, which offers beside DeviceBlock's
 //
 //   int group() const                        the thread's warpgroup
