@@ -3,7 +3,35 @@
 #include "backends/cuda_flash/launch.h"
 #include "backends/cuda_flash/wgmma_launch.h"
 
+// Behind wgmma_block.h, which says what CuTe has.
+#include <cute/atom/mma_traits_sm90_gmma.hpp>
+#include <cute/tensor.hpp>
+
 namespace regard::cuda_flash {
+namespace {
+
+/// Where an element of a box lies, as copies write it and tests/cuda reads it.
+constexpr int at_in_box(int row, int column) {
+  return row * cuda::kBoxColumns + ((column / 8) ^ (row % 8)) * 8 + column % 8;
+}
+
+/// CuTe's layouts of operands of wgmma are the same, of both directions.
+template <class Atom, bool kColumnFirst>
+constexpr bool agrees_with_cute() {
+  constexpr auto kLayout = cute::as_position_independent_swizzle_layout(Atom{});
+  for (int row = 0; row < 8; ++row) {
+    for (int column = 0; column < cuda::kBoxColumns; ++column) {
+      const int found = kColumnFirst ? int(kLayout(column, row)) : int(kLayout(row, column));
+      if (found != at_in_box(row, column)) return false;
+    }
+  }
+  return true;
+}
+namespace Gmma = cute::SM90::GMMA;
+static_assert(agrees_with_cute<Gmma::Layout_K_SW128_Atom<cute::bfloat16_t>, false>());
+static_assert(agrees_with_cute<Gmma::Layout_MN_SW128_Atom<cute::bfloat16_t>, true>());
+
+}  // namespace
 
 extern template void run_wgmma_dims<128>(WgmmaRunner&, const ForwardArgs&, Schedule);
 extern template void run_wgmma_dims<256>(WgmmaRunner&, const ForwardArgs&, Schedule);
