@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "tests/cuda/coroutine.h"
 #include "tests/cuda/tensor_core.h"
 
 namespace regard::cuda_test {
@@ -55,6 +56,7 @@ void WgmmaMachine::note(int thread, const Event& event) {
 // ---- barriers
 
 void WgmmaMachine::init_barrier(int at, int arrivals) {
+  const Unwatched unwatched;
   if (at % 8 != 0 || barriers_.count(at) != 0) throw HostError("a barrier made twice, or askew");
   barriers_[at] = {arrivals, arrivals, 0, 0};
   if (records_) trace_->arrivals[at] = arrivals;
@@ -73,6 +75,7 @@ void WgmmaMachine::complete(Barrier* barrier) const {
 }
 
 void WgmmaMachine::arrive(int thread, int at, int bytes, bool expects) {
+  const Unwatched unwatched;
   note(thread, {expects ? Event::Kind::kExpect : Event::Kind::kArrive, at, 0, 0, bytes});
   Barrier& to = barrier(at);
   if (to.pending == 0) throw HostError("too many arrivals at barrier " + std::to_string(at));
@@ -82,12 +85,14 @@ void WgmmaMachine::arrive(int thread, int at, int bytes, bool expects) {
 }
 
 void WgmmaMachine::wait(const HostBlock& block, int at, int parity) {
+  const Unwatched unwatched;
   note(block.thread(), {Event::Kind::kWait, at, parity, 0, 0});
   // Passed where the phase of that parity is over: the current one has the other.
   block.wait_until([&] { return (barrier(at).phase & 1) != parity; });
 }
 
 void WgmmaMachine::arrive_part(int thread, int id, int threads, const HostBlock* waiting) {
+  const Unwatched unwatched;
   note(thread,
        {waiting != nullptr ? Event::Kind::kSyncPart : Event::Kind::kArrivePart, id, threads, 0, 0});
   Part& part = parts_[id];
@@ -103,6 +108,7 @@ void WgmmaMachine::arrive_part(int thread, int id, int threads, const HostBlock*
 
 void WgmmaMachine::load_box(int thread, const cuda::TensorBox& map, int barrier_at, int to,
                             const cuda::BoxPlace& place) {
+  const Unwatched unwatched;
   const int bytes = map.rows * kBoxRowBytes;
   note(thread, {Event::Kind::kCopy, barrier_at, 0, to, bytes});
   if (to % cuda::kBoxAlign != 0 || to + bytes > static_cast<int>(memory_.size())) {
@@ -234,10 +240,12 @@ void WgmmaMachine::check_no_reader(int to, int bytes) const {
 }
 
 void WgmmaMachine::begin_products(int thread) {
+  const Unwatched unwatched;
   lanes_[static_cast<std::size_t>(thread)].is_fenced = true;
 }
 
 void WgmmaMachine::multiply(int thread, const Product& product) {
+  const Unwatched unwatched;
   Lane& lane = lanes_[static_cast<std::size_t>(thread)];
   if (!lane.is_fenced) throw HostError("a product without a fence before it");
   const std::uint64_t kSwizzle = std::uint64_t{3} << 62;
@@ -273,11 +281,13 @@ void WgmmaMachine::check_landed(const Product& product) const {
 }
 
 void WgmmaMachine::commit_products(int thread) {
+  const Unwatched unwatched;
   note(thread, {Event::Kind::kCommit, 0, 0, 0, 0});
   lanes_[static_cast<std::size_t>(thread)].groups.emplace_back();
 }
 
 void WgmmaMachine::wait_products(const HostBlock& block, int pending) {
+  const Unwatched unwatched;
   const int thread = block.thread();
   note(thread, {Event::Kind::kWaitProducts, 0, pending, 0, 0});
   Lane& lane = lanes_[static_cast<std::size_t>(thread)];

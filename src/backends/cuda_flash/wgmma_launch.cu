@@ -5,7 +5,6 @@
 
 // Behind wgmma_block.h, which says what CuTe has.
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
-#include <cute/tensor.hpp>
 
 namespace regard::cuda_flash {
 namespace {
@@ -18,10 +17,12 @@ constexpr int at_in_box(int row, int column) {
 /// CuTe's layouts of operands of wgmma are the same, of both directions.
 template <class Atom, bool kColumnFirst>
 constexpr bool agrees_with_cute() {
-  constexpr auto kLayout = cute::as_position_independent_swizzle_layout(Atom{});
+  constexpr auto kPlain = Atom{}.layout_b();
+  constexpr auto kSwizzle = Atom{}.layout_a();  // of bytes
   for (int row = 0; row < 8; ++row) {
     for (int column = 0; column < cuda::kBoxColumns; ++column) {
-      const int found = kColumnFirst ? int(kLayout(column, row)) : int(kLayout(row, column));
+      const int plain = kColumnFirst ? int(kPlain(column, row)) : int(kPlain(row, column));
+      const int found = int(kSwizzle(plain * 2)) / 2;
       if (found != at_in_box(row, column)) return false;
     }
   }
