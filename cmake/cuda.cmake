@@ -54,7 +54,22 @@ if(REGARD_CUDA)
     set(REGARD_WITH_CUDNN ON)
   endif()
 endif()
-message(STATUS "CUDA: ${REGARD_CUDA}, cuDNN: ${REGARD_WITH_CUDNN}")
+
+# FLASH's kernels for compute capability 9.0 alone. No device has run them: without this option FLASH has those for
+# 8.0 there, too.
+option(REGARD_WGMMA "Let FLASH run its forward by wgmma on compute capability 9.0" OFF)
+set(REGARD_WITH_WGMMA OFF)
+if(REGARD_CUDA AND REGARD_WGMMA)
+  find_path(REGARD_CUTLASS_INCLUDE cute/arch/mma_sm90.hpp)
+  mark_as_advanced(REGARD_CUTLASS_INCLUDE)
+  if(REGARD_CUTLASS_INCLUDE)
+    set(REGARD_WITH_WGMMA ON)
+  else()
+    message(STATUS "FLASH's wgmma kernels are left out: install nvidia-cutlass, or name the folder of cute in "
+      "REGARD_CUTLASS_INCLUDE, and configure again")
+  endif()
+endif()
+message(STATUS "CUDA: ${REGARD_CUDA}, cuDNN: ${REGARD_WITH_CUDNN}, wgmma: ${REGARD_WITH_WGMMA}")
 
 # regard_cuda_sources(<list variable>): drops the files of backends and facts that this build lacks.
 function(regard_cuda_sources list)
@@ -96,11 +111,28 @@ function(regard_cuda target)
       "NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING;CUDNN_FRONTEND_SKIP_JSON_LIB")
   endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS *.cu)
-  if(NOT sources)
-    return()
+  # Of compute capability 9.0 alone, and with CUTLASS's headers: objects of their own.
+  set(wgmma_sources ${sources})
+  list(FILTER wgmma_sources INCLUDE REGEX "/wgmma_[a-z0-9]+\\.cu$")
+  list(REMOVE_ITEM sources ${wgmma_sources})
+  if(sources)
+    regard_cuda_objects(${target} ${target}_cuda ${sources})
   endif()
-  add_library(${target}_cuda OBJECT ${sources})
-  set_target_properties(${target}_cuda PROPERTIES
+  if(REGARD_WITH_WGMMA)
+    regard_cuda_objects(${target} ${target}_wgmma ${wgmma_sources})
+    set_target_properties(${target}_wgmma PROPERTIES CUDA_ARCHITECTURES 90a-real)
+    target_include_directories(${target}_wgmma SYSTEM PRIVATE ${REGARD_CUTLASS_INCLUDE})
+    target_compile_definitions(${target}_cuda PRIVATE REGARD_WGMMA)
+    # With assertions its functions are calls, beside which no product runs on.
+    target_compile_definitions(${target}_wgmma PRIVATE NDEBUG)
+  endif()
+endfunction()
+
+# regard_cuda_objects(<target> <objects> <source>...): the sources as an object library, linked into the target.
+function(regard_cuda_objects target objects)
+  set(sources ${ARGN})
+  add_library(${objects} OBJECT ${sources})
+  set_target_properties(${objects} PROPERTIES
     CUDA_VISIBILITY_PRESET hidden
     VISIBILITY_INLINES_HIDDEN ON
     POSITION_INDEPENDENT_CODE ON)
@@ -109,15 +141,15 @@ function(regard_cuda target)
   if(CMAKE_CUDA_COMPILER_LAUNCHER)
     list(APPEND launcher ${CMAKE_CUDA_COMPILER_LAUNCHER})
   endif()
-  set_target_properties(${target}_cuda PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")
-  target_compile_options(${target}_cuda PRIVATE
+  set_target_properties(${objects} PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")
+  target_compile_options(${objects} PRIVATE
     -std=c++20  # CMake 3.25 does not know it for nvcc
     -Xptxas=-v -Xcompiler=-Wall,-Wextra,-Wshadow,-ffp-contract=off
     # 20208: long double in device code; none is written, but std headers mention it.
     --diag-suppress=20208
     $<$<BOOL:${REGARD_WARNINGS_AS_ERRORS}>:--Werror=all-warnings>)
-  target_include_directories(${target}_cuda PRIVATE
+  target_include_directories(${objects} PRIVATE
     ${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR})
-  target_compile_definitions(${target}_cuda PRIVATE REGARD_STATIC_DEFINE)
-  target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_cuda>)
+  target_compile_definitions(${objects} PRIVATE REGARD_STATIC_DEFINE)
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)
 endfunction()

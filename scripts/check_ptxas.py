@@ -38,6 +38,9 @@ KERNELS = {
     "cuda::BiasKernel": 1,
 }
 
+# Of builds with REGARD_WGMMA, for one architecture; check_wgmma.py reads their logs.
+WGMMA_KERNELS = {"cuda_flash::WgmmaForwardKernel": 1}
+
 # Bytes of stack: kernels that edit scores have a frame of 16 (CUDA 13.0, sm_80), this one a larger one in f64.
 STACK = 16
 LARGER_STACKS = {"cuda_math::GradScoresKernel": 272, "cuda_flash::ForwardKernel": 120,

@@ -69,10 +69,11 @@ REGARD_KERNEL_FN RowBlock group_rows(const Problem& p, const QueriesOf& queries,
 }
 
 /// Block `index` of the rows of one head.
+template <int kRows = kTile>
 REGARD_KERNEL_FN RowBlock head_rows(const QueriesOf& queries, std::int64_t head,
                                     std::int64_t index) {
-  const std::int64_t begin = index * kTile;
-  return {queries.b, head, 1, begin, semantics::clamp(queries.rows - begin, 0, kTile)};
+  const std::int64_t begin = index * kRows;
+  return {queries.b, head, 1, begin, semantics::clamp(queries.rows - begin, 0, kRows)};
 }
 
 /// What a block's rows see by arithmetic.

@@ -8,6 +8,7 @@
 #include "backends/cuda_math/math_backend.h"
 #include "backends/cuda_math/steps.cuh"
 #include "tests/cuda/host_flash.h"
+#include "tests/cuda/host_wgmma_forward.h"
 #include "tests/support/backends.h"
 #include "tests/support/oracle_backend.h"
 
@@ -29,6 +30,7 @@ Status on_host(Steps&& steps) {
   all.barriers += run.counts().barriers;
   all.shuffles += run.counts().shuffles;
   all.tensor_blocks += run.counts().tensor_blocks;
+  all.wgmma_blocks += run.counts().wgmma_blocks;
   return Status();
 }
 
@@ -68,9 +70,21 @@ Status flash_backward(const cuda_flash::BackwardArgs& args, void*) {
   return on_host([&](HostRunner& run) { cuda_flash::run_backward(run, args); });
 }
 
+/// Whatever schedule is asked for: a backend for each.
+template <cuda_flash::Schedule kSchedule>
+Status wgmma_forward(const cuda_flash::ForwardArgs& args, cuda_flash::Schedule, void*) {
+  return on_host([&](HostRunner& run) {
+    HostWgmmaRunner wgmma(&run, schedule().trace);
+    cuda_flash::run_wgmma(wgmma, args, kSchedule);
+  });
+}
+template <cuda_flash::Schedule kSchedule>
+constexpr cuda_flash::Launcher kWgmmaLauncher = {flash_forward, flash_backward,
+                                                 wgmma_forward<kSchedule>};
+
 constexpr cuda_math::Launcher kMathLauncher = {math_forward, math_backward};
 constexpr cuda_efficient::Launcher kEfficientLauncher = {efficient_forward, efficient_backward};
-constexpr cuda_flash::Launcher kFlashLauncher = {flash_forward, flash_backward};
+constexpr cuda_flash::Launcher kFlashLauncher = {flash_forward, flash_backward, nullptr};
 
 BackendInfo on_cpu(BackendInfo info) {
   info.device = DeviceType::kCpu;
@@ -90,15 +104,33 @@ bool HostBackend::serves(const AttentionParams& params) const {
   return explain(*context, params, policy).ok();
 }
 
-std::vector<HostBackend> make_host_backends() {
-  const auto serve = [](const std::string& name, std::shared_ptr<const Backend> backend, int sm) {
-    Env env = test::make_context(Isa::kScalar)->env();
-    env.sm_version = sm;
-    auto context = std::make_shared<Context>(std::move(env));
-    const BackendRef ref =
-        register_backend(*context, name, std::move(backend), test::NoSuite()).value();
-    return HostBackend{std::move(context), ref, name == "cuda_flash"};
+namespace {
+
+HostBackend serve(const std::string& name, std::shared_ptr<const Backend> backend, int sm) {
+  Env env = test::make_context(Isa::kScalar)->env();
+  env.sm_version = sm;
+  auto context = std::make_shared<Context>(std::move(env));
+  const BackendRef ref =
+      register_backend(*context, name, std::move(backend), test::NoSuite()).value();
+  return HostBackend{std::move(context), ref, sm >= 80};
+}
+
+}  // namespace
+
+std::vector<HostBackend> make_wgmma_backends() {
+  using cuda_flash::Schedule;
+  const auto make = [](const std::string& name, const cuda_flash::Launcher& launcher) {
+    return serve(
+        name, std::make_shared<cuda_flash::FlashBackend>(on_cpu(cuda_flash::make_info()), launcher),
+        90);
   };
+  return {make("wgmma_overlapped", kWgmmaLauncher<Schedule::kOverlapped>),
+          make("wgmma_turns", kWgmmaLauncher<Schedule::kTurns>),
+          make("wgmma_plain", kWgmmaLauncher<Schedule::kPlain>),
+          make("wgmma_wide", kWgmmaLauncher<Schedule::kWide>)};
+}
+
+std::vector<HostBackend> make_host_backends() {
   const auto math =
       std::make_shared<cuda_math::MathBackend>(on_cpu(cuda_math::make_info()), kMathLauncher);
   const auto efficient = std::make_shared<cuda_efficient::EfficientBackend>(

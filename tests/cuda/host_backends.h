@@ -8,12 +8,15 @@
 
 namespace regard::cuda_test {
 
+struct Trace;  // host_wgmma.h
+
 /// How the backends of host_context() run their kernels, and what ran since it was made.
 struct Schedule {
   Order order = Order::kForward;
   std::int64_t max_blocks = 1 << 30;
   Counts counts{};
   Races races = Races::kOfThreads;
+  Trace* trace = nullptr;  // of wgmma's kernels
 };
 Schedule& schedule();
 
@@ -30,5 +33,9 @@ struct HostBackend {
 /// The CUDA backends, which serve the CPU there by their own plans, claims and launches, with the
 /// kernels on HostRunner: MATH and EFFICIENT for compute capability 7.5, and FLASH for 8.0.
 std::vector<HostBackend> make_host_backends();
+
+/// FLASH for compute capability 9.0, whose forward is wgmma's where that has the call: one for each
+/// schedule. At 256 dims turns and wide are overlapped.
+std::vector<HostBackend> make_wgmma_backends();
 
 }  // namespace regard::cuda_test

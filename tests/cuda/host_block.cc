@@ -1,15 +1,14 @@
 #include "tests/cuda/host_block.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <utility>
 
 #include "tests/cuda/coroutine.h"
+#include "tests/cuda/tensor_core.h"
 
 namespace regard::cuda_test {
 
@@ -54,10 +53,6 @@ struct Chunk {
   std::uint64_t word[2] = {};
 };
 
-/// What two of a lane's sums take side by side: one after the other they are chains of additions.
-using Two = double __attribute__((vector_size(16)));
-using TwoBits = std::int64_t __attribute__((vector_size(16)));
-
 /// A lane's elements of both matrices that a tensor core multiplies, by register.
 struct Operands {
   double left[4][2], right[2][2];
@@ -79,8 +74,9 @@ class Fibers {
  public:
   using Main = std::function<void(const HostBlock&)>;
 
-  Fibers(int threads, int shared_bytes, Races races, const Main& main)
+  Fibers(int threads, int shared_bytes, Races races, const Main& main, BlockMachine* machine)
       : memory_(shared_bytes),
+        machine_(machine),
         races_(races),
         main_(main),
         fibers_(static_cast<std::size_t>(threads)),
@@ -102,6 +98,7 @@ class Fibers {
     const Unwatched unwatched;
     counts_ = counts;
     memory_.reset();
+    if (machine_ != nullptr) machine_->begin_block(index);
     of_block_ = std::make_unique<Moments>();
     moments_ = of_block_.get();
     set_order(order, seed);
@@ -125,6 +122,7 @@ class Fibers {
     try {
       while (ended_ < static_cast<int>(fibers_.size())) {
         if (run_ready()) continue;
+        if (machine_ != nullptr && machine_->step()) continue;
         if (ended_ < static_cast<int>(fibers_.size())) release_block(index);
       }
     } catch (const HostError&) {
@@ -132,6 +130,7 @@ class Fibers {
       for (int n : order_) strand_of_thread(n).join();
       throw;
     }
+    if (machine_ != nullptr) machine_->end_block();
     if (races_ == Races::kOfThreads) end_->passed();
     ++counts_->blocks;
   }
@@ -141,6 +140,15 @@ class Fibers {
     if (whole_block) moments_->barrier.reached();
     coroutine.leave();
     if (whole_block) moments_->barrier.passed();
+  }
+
+  /// Until `ready` is true, which a step of the machine or another thread makes it.
+  REGARD_UNWATCHED void wait_until(int thread, const std::function<bool()>& ready) {
+    Fiber& fiber = fibers_[static_cast<std::size_t>(thread)];
+    if (ready()) return;
+    fiber.condition = &ready;
+    fiber.state = State::kAtCondition;
+    fiber.coroutine.leave();
   }
 
   REGARD_UNWATCHED bool wait_or(int thread, bool value, std::source_location where) {
@@ -199,7 +207,7 @@ class Fibers {
 
  private:
   static constexpr int kMaxCopies = 256;
-  enum class State : std::uint8_t { kReady, kAtBarrier, kAtShuffle, kDone };
+  enum class State : std::uint8_t { kReady, kAtBarrier, kAtShuffle, kAtCondition, kDone };
   struct Fiber {
     Fibers* fibers = nullptr;
     Coroutine coroutine;
@@ -207,6 +215,7 @@ class Fibers {
     unsigned line = 0;
     const char* file = "";
     unsigned shuffles = 0;
+    const std::function<bool()>* condition = nullptr;
     Sent sent[2];
     bool says = false;  // at a barrier
     HostBlock block{nullptr, 0, 0, 0};
@@ -246,8 +255,10 @@ class Fibers {
   bool run_ready() {
     bool ran = false;
     for (int n : order_) {
-      if (fibers_[static_cast<std::size_t>(n)].state != State::kReady) continue;
-      fibers_[static_cast<std::size_t>(n)].coroutine.resume();
+      Fiber& fiber = fibers_[static_cast<std::size_t>(n)];
+      if (fiber.state == State::kAtCondition && (*fiber.condition)()) fiber.state = State::kReady;
+      if (fiber.state != State::kReady) continue;
+      fiber.coroutine.resume();
       ran = true;
       if (!error_.empty()) throw HostError(error_);
       const int warp = n / cuda::kWarp;
@@ -333,9 +344,10 @@ class Fibers {
           fiber.file == fibers_[0].file) {
         continue;
       }
-      const char* const what = fiber.state == State::kDone        ? " has ended"
-                               : fiber.state == State::kAtShuffle ? " is at a shuffle"
-                                                                  : " is at another barrier";
+      const char* const what = fiber.state == State::kDone          ? " has ended"
+                               : fiber.state == State::kAtShuffle   ? " is at a shuffle"
+                               : fiber.state == State::kAtCondition ? " waits for what never comes"
+                                                                    : " is at another barrier";
       throw HostError("block " + std::to_string(index) + ", thread " + std::to_string(n) + what +
                       " while others wait at a barrier or shuffle");
     }
@@ -350,6 +362,7 @@ class Fibers {
   }
 
   SharedMemory memory_;
+  BlockMachine* machine_;  // null: the kernel has none
   Races races_;
   const Main& main_;
   std::vector<Fiber> fibers_;
@@ -371,6 +384,10 @@ class Fibers {
   Counts* counts_ = nullptr;
   std::string error_;
 };
+
+void HostBlock::wait_until(const std::function<bool()>& ready) const {
+  fibers_->wait_until(thread_, ready);
+}
 
 void HostBlock::sync(std::source_location where) const { fibers_->wait(thread_, true, where); }
 
@@ -419,51 +436,6 @@ void HostBlock::load_four(const HostShared<std::uint16_t>& from, int at, bool tr
   }
 }
 
-namespace {
-
-/// c + left * right for two columns of `right`, eight products each. Terms are aligned with the
-/// largest and cut off a bit behind f32's last, their sum towards 0 ("Numerical behavior of NVIDIA
-/// tensor cores", Fasi, Higham, Mikaitis, Pranesh 2021, found that or better in three devices).
-void add_as_tensor_cores(const double (&left)[8], const Two (&right)[8], float* c) {
-  constexpr int kTerms = 9;
-  constexpr std::int64_t kSign = std::numeric_limits<std::int64_t>::min();
-  constexpr std::int64_t kExponent = 0x7ff0'0000'0000'0000;
-  Two terms[kTerms], largest{}, untruncated{};
-  for (int k = 0; k < 8; ++k) terms[k] = left[k] * right[k];
-  terms[8] = Two{c[0], c[1]};
-  for (const Two& term : terms) {
-    const auto size = reinterpret_cast<Two>(reinterpret_cast<TwoBits>(term) & ~kSign);
-    largest = largest < size ? size : largest;
-    untruncated += term;
-  }
-  // Products of numbers of 16 and 32 bits are normal doubles: the sign and fraction off, and 24
-  // less.
-  const Two unit = reinterpret_cast<Two>(reinterpret_cast<TwoBits>(largest) & kExponent) * 0x1p-24;
-  const Two per_unit = 1.0 / unit;  // exact, as its products: both are powers of two
-  // A term has fewer than 2^25 units. Rounded to whole ones by the width of a double and then
-  // corrected: without SSE4.1 std::trunc is a call, and a conversion takes one number at a time.
-  constexpr double kNoFraction = 0x1p52;
-  Two sum{};
-  for (const Two& term : terms) {
-    const TwoBits sign = reinterpret_cast<TwoBits>(term) & kSign;
-    const Two units = reinterpret_cast<Two>(reinterpret_cast<TwoBits>(term) ^ sign) * per_unit;
-    const Two nearest = (units + kNoFraction) - kNoFraction;
-    const Two cut = (nearest > units ? nearest - 1.0 : nearest) * unit;
-    sum += reinterpret_cast<Two>(reinterpret_cast<TwoBits>(cut) | sign);
-  }
-  for (int x = 0; x < 2; ++x) {
-    // Infinities and NaN, which the comparison leaves out.
-    const bool is_finite = std::isfinite(untruncated[x]) && largest[x] != 0.0;
-    const double exact = is_finite ? sum[x] : untruncated[x];
-    c[x] = static_cast<float>(exact);
-    if (is_finite && std::abs(static_cast<double>(c[x])) > std::abs(exact)) {
-      c[x] = std::nextafter(c[x], 0.0f);
-    }
-  }
-}
-
-}  // namespace
-
 void HostBlock::multiply_by(float (*widen)(std::uint16_t), const std::uint32_t (&a)[4],
                             const std::uint32_t (&b)[2], float (&c)[4],
                             std::source_location where) const {
@@ -495,7 +467,8 @@ void HostBlock::check_shared(int offset, int bytes, std::size_t align) const {
 }
 
 void HostRunner::run_grid(int threads, int shared_bytes, std::int64_t tasks,
-                          const std::function<void(const HostBlock&)>& thread_main) {
+                          const std::function<void(const HostBlock&)>& thread_main,
+                          BlockMachine* machine) {
   if (tasks <= 0) return;
   const std::int64_t count = std::min(tasks, max_blocks_);
   std::vector<std::int64_t> blocks(static_cast<std::size_t>(count));
@@ -505,7 +478,7 @@ void HostRunner::run_grid(int threads, int shared_bytes, std::int64_t tasks,
     std::mt19937_64 random(static_cast<std::uint64_t>(count));
     std::shuffle(blocks.begin(), blocks.end(), random);
   }
-  Fibers fibers(threads, shared_bytes, races_, thread_main);
+  Fibers fibers(threads, shared_bytes, races_, thread_main, machine);
   for (const std::int64_t block : blocks) {
     fibers.run_block(block, count, order_, static_cast<std::uint64_t>(block), &counts_);
   }

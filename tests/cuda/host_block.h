@@ -177,6 +177,16 @@ struct Sent {
   std::uint64_t word[3] = {};
 };
 
+/// What works beside a block's threads.
+class BlockMachine {
+ public:
+  virtual ~BlockMachine() = default;
+  virtual void begin_block(std::int64_t index) = 0;
+  /// Called where no thread can go on: does one thing; false where there is none to do.
+  virtual bool step() = 0;
+  virtual void end_block() = 0;
+};
+
 /// The Block of src/cuda/block.cuh.
 class HostBlock {
  public:
@@ -187,6 +197,8 @@ class HostBlock {
   std::int64_t index() const { return index_; }
   std::int64_t count() const { return count_; }
   void sync(std::source_location where = std::source_location::current()) const;
+  /// Lets other threads run until `ready` returns true.
+  void wait_until(const std::function<bool()>& ready) const;
 
   void sync_warp() const {}
   int uniform(int value, std::source_location where = std::source_location::current()) const {
@@ -258,6 +270,7 @@ class HostBlock {
 struct Counts {
   std::int64_t launches = 0, blocks = 0, barriers = 0, shuffles = 0;
   std::int64_t tensor_blocks = 0;  // of kernels for compute capability 8.0 and up
+  std::int64_t wgmma_blocks = 0;   // of kernels for 9.0
 };
 
 /// What a block can have where FLASH runs: 163 KB of compute capability 8.0.
@@ -282,7 +295,11 @@ class HostRunner {
 
   /// One fiber a thread; throws HostError. Grids of more than `max_blocks` go round.
   void run_grid(int threads, int shared_bytes, std::int64_t tasks,
-                const std::function<void(const HostBlock&)>& thread_main);
+                const std::function<void(const HostBlock&)>& thread_main,
+                BlockMachine* machine = nullptr);
+
+  Order order() const { return order_; }
+  void count_wgmma_blocks(std::int64_t blocks) { counts_.wgmma_blocks += blocks; }
 
   const Counts& counts() const { return counts_; }
 

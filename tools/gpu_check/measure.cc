@@ -51,6 +51,20 @@ std::string error_after(const Bench& bench, const BenchCase& prepared) {
   return prepared.error().empty() ? waited : prepared.error();
 }
 
+void measure_variants(const Bench& bench, const Case& c, const BackendRef& backend,
+                      Timing* timing) {
+  const Expected<Plan> usual = plan(bench.context, c.params, conformance::policy_for(c, backend));
+  for (const std::string& name : usual ? usual->variants() : std::vector<std::string>()) {
+    Expected<Plan> made = usual->with_variant(name);
+    if (!made) continue;
+    BenchCase prepared(bench.memory, c.params, *std::move(made));
+    const Median median = median_time(bench.memory, bench.effort, [&] { prepared.execute(false); });
+    timing->error = error_after(bench, prepared);
+    if (!timing->error.empty()) return;
+    timing->variants.emplace_back(name, flops(c.params) / median.ms * 1e-9);
+  }
+}
+
 }  // namespace
 
 Timing measure(const Bench& bench, const Case& c, const BackendRef& backend) {
@@ -65,6 +79,7 @@ Timing measure(const Bench& bench, const Case& c, const BackendRef& backend) {
   if (!timing.error.empty()) return timing;
   timing.tflops = flops(c.params) / timing.median.ms * 1e-9;
   timing.gbps = bytes(c.params) / timing.median.ms * 1e-6;
+  if (!backward) measure_variants(bench, c, backend, &timing);
   return timing;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "conformance/run.h"
 #include "regard/context.h"
@@ -25,6 +27,8 @@ struct Timing {
   double gbps = 0;  // of what must be read and written at least
   int clock_mhz = 0;
   std::string kernel;  // of the direction that was measured
+  /// Of a forward: other ways to run the plan (Plan::variants), and their TFLOPS.
+  std::vector<std::pair<std::string, double>> variants;
 };
 /// The case's forward, or with `grad` its backward, on that backend alone.
 Timing measure(const Bench& bench, const Case& c, const BackendRef& backend);

@@ -71,13 +71,15 @@ JsonLine run_speed(Session& session, const Item& item) {
   if (!runs(session, c, backend, &line)) return line;
   const Timing t = measure(session.bench(), c, backend);
   if (!t.error.empty()) return failed(t.error);
-  return line.add("result", "measured")
+  line.add("result", "measured")
       .add("ms", t.median.ms, 5)
       .add("spread", t.median.spread, 3)
       .add("tflops", t.tflops, 2)
       .add("gbps", t.gbps, 1)
       .add("clock_mhz", static_cast<long>(t.clock_mhz))
       .add("kernel", t.kernel);
+  for (const auto& [name, tflops] : t.variants) line.add("tflops " + name, tflops, 2);
+  return line;
 }
 
 JsonLine run_cudnn(Session& session, const Item& item) {

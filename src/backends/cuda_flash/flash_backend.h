@@ -1,7 +1,9 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -41,6 +43,48 @@ inline BackendInfo make_info() {
 /// Devices whose blocks have 99 KB of shared memory at most, not 163 KB and more.
 inline bool has_small_blocks(std::int32_t sm) { return sm == 86 || sm == 89 || sm / 10 == 12; }
 
+/// A way to run the forward by wgmma, on compute capability 9.0 alone.
+struct WgmmaVariant {
+  const char* name;  // of Backend::variants(); the first is plan()'s
+  Schedule schedule;
+  std::int64_t max_dims;
+};
+inline constexpr WgmmaVariant kWgmmaVariants[kSchedules] = {
+    {"overlapped", Schedule::kOverlapped, 256},
+    {"turns", Schedule::kTurns, 128},
+    {"plain", Schedule::kPlain, 256},
+    {"wide", Schedule::kWide, 128},
+};
+
+/// What wgmma's kernels have of FLASH's features: dense tensors, and scores that are scaled and
+/// hidden by arithmetic alone.
+inline bool wgmma_has(const AttentionParams& p) {
+  constexpr FeatureSet kFeatures = {Feature::kCausal,
+                                    Feature::kWindowLeft,
+                                    Feature::kWindowRight,
+                                    Feature::kDiagonalBottomRight,
+                                    Feature::kDiagonalOffset,
+                                    Feature::kDiagonalPerSequence,
+                                    Feature::kSeqlensQ,
+                                    Feature::kSeqlensKv,
+                                    Feature::kLse,
+                                    Feature::kSavedStats,
+                                    Feature::kNeedsGrad,
+                                    Feature::kDLse,
+                                    Feature::kDelta,
+                                    Feature::kGqa,
+                                    Feature::kHeadDimsDiffer,
+                                    Feature::kSeqlenQGreaterKv,
+                                    Feature::kNonFiniteBehindMask};
+  const std::int64_t dims = padded_dims(std::max(p.head_dim_qk, p.head_dim_v));
+  const bool has_dims = dims == 128 || dims == 256;
+  // Coordinates of a copy have 32 bits.
+  constexpr std::int64_t kMaxExtent = std::int64_t{1} << 30;
+  const bool has_extents =
+      std::max({p.seqlen_q, p.seqlen_kv, p.batch, p.num_heads_q}) <= kMaxExtent;
+  return has_dims && has_extents && p.features.without(kFeatures).empty();
+}
+
 /// FLASH on a CUDA device, or, in tests, on whatever a launcher launches on.
 class FlashBackend final : public Backend {
  public:
@@ -76,6 +120,7 @@ class FlashBackend final : public Backend {
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
     const AttentionParams& p = key.params();
+    if (runs_wgmma(key, env)) return wgmma_plan(p, kWgmmaVariants[0]);
     const std::int64_t dims = padded_dims(std::max(p.head_dim_qk, p.head_dim_v));
     KernelPlan plan;
     plan.workspace_bytes = workspace_bytes(key, env);
@@ -88,11 +133,38 @@ class FlashBackend final : public Backend {
     return plan;
   }
 
+  /// Other schedules of wgmma's kernels.
+  std::vector<std::string> variants(const AttentionKey& key, const Env& env) const override {
+    std::vector<std::string> names;
+    if (!runs_wgmma(key, env)) return names;
+    const AttentionParams& p = key.params();
+    for (const WgmmaVariant& variant : kWgmmaVariants) {
+      const bool has_dims = std::max(p.head_dim_qk, p.head_dim_v) <= variant.max_dims;
+      if (&variant != &kWgmmaVariants[0] && has_dims) names.emplace_back(variant.name);
+    }
+    return names;
+  }
+
+  Expected<KernelPlan> plan_variant(const AttentionKey& key, const Env& env,
+                                    std::string_view name) const override {
+    for (const std::string& own : variants(key, env)) {
+      if (own != name) continue;
+      for (const WgmmaVariant& variant : kWgmmaVariants) {
+        if (variant.name == name) return wgmma_plan(key.params(), variant);
+      }
+    }
+    return Backend::plan_variant(key, env, name);
+  }
+
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override {
     ForwardArgs args;
     problem::make_problem(params, buffers, &args.problem);
     args.kv_entries = buffers.k.shape[0];
+    const auto* const variant = static_cast<const WgmmaVariant*>(plan.state.get());
+    if (variant != nullptr && wgmma_takes(args.problem)) {
+      return launcher_.wgmma_forward(args, variant->schedule, launch.stream);
+    }
     args.splits = cuda::splits_of(params, plan.workspace_bytes, launch.workspace.data);
     return launcher_.forward(args, launch.stream);
   }
@@ -123,6 +195,24 @@ class FlashBackend final : public Backend {
   }
 
  private:
+  bool runs_wgmma(const AttentionKey& key, const Env& env) const {
+    return launcher_.wgmma_forward != nullptr && env.sm_version == 90 && wgmma_has(key.params()) &&
+           workspace_bytes(key, env) == 0;
+  }
+
+  static KernelPlan wgmma_plan(const AttentionParams& p, const WgmmaVariant& variant) {
+    const bool is_wide = variant.schedule == Schedule::kWide;
+    const std::int64_t dims = padded_dims(std::max(p.head_dim_qk, p.head_dim_v));
+    KernelPlan plan;
+    plan.kernel =
+        std::string("cuda_flash_wgmma_") + to_string(p.dtype_q) + "_d" + std::to_string(dims);
+    plan.sm = 90;
+    plan.tile_q = is_wide ? 192 : 128;
+    plan.tile_kv = dims == 128 ? 128 : 80;
+    plan.state = std::shared_ptr<const void>(std::shared_ptr<const void>(), &variant);
+    return plan;
+  }
+
   BackendInfo info_;
   BackendInfo small_;  // of devices with small blocks
   const Launcher& launcher_;

@@ -17,8 +17,14 @@ Status backward(const BackwardArgs& args, void* stream) {
   return run.status("flash");
 }
 
+#if defined(REGARD_WGMMA)
+constexpr auto kWgmmaForward = wgmma_forward;
+#else
+constexpr Status (*kWgmmaForward)(const ForwardArgs&, Schedule, void*) = nullptr;
+#endif
+
 }  // namespace
 
-const Launcher kDeviceLauncher = {forward, backward};
+const Launcher kDeviceLauncher = {forward, backward, kWgmmaForward};
 
 }  // namespace regard::cuda_flash

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/cuda_flash/args.h"
+#include "backends/cuda_flash/wgmma_shape.h"
 #include "regard/status.h"
 
 namespace regard::cuda_flash {
@@ -9,7 +10,12 @@ namespace regard::cuda_flash {
 struct Launcher {
   Status (*forward)(const ForwardArgs& args, void* stream);
   Status (*backward)(const BackwardArgs& args, void* stream);
+  /// By wgmma; null where these kernels are not built.
+  Status (*wgmma_forward)(const ForwardArgs& args, Schedule schedule, void* stream);
 };
+
+/// Of wgmma_launch.cu, which not every build has.
+Status wgmma_forward(const ForwardArgs& args, Schedule schedule, void* stream);
 
 /// On a CUDA stream (launch.cu).
 extern const Launcher kDeviceLauncher;

@@ -1,0 +1,7 @@
+#include "backends/cuda_flash/wgmma_launch.h"
+
+namespace regard::cuda_flash {
+
+template void run_wgmma_dims<128>(WgmmaRunner&, const ForwardArgs&, Schedule);
+
+}  // namespace regard::cuda_flash
