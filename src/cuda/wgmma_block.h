@@ -17,36 +17,39 @@
 #include "cuda/tensor_box.h"
 
 // For .cu files alone: a kernel's view of a block with what compute capability 9.0 adds, on CuTe's
-// atoms. Kernels that
-// need it are templates over a Block, which offers beside DeviceBlock's
+// atoms. Kernels that need it are templates over a Block, which offers beside DeviceBlock's
 //
-//   int group() const                        the thread's warpgroup
-//   std::uint32_t address(offset) const      of a byte of shared memory, for descriptors
-//   void init_barrier(at, arrivals) const    a barrier (mbarrier) at a byte of shared memory, whose
-//                                            phase is over after so many arrivals
-//   void fence_barriers() const              copies find barriers made before it
-//   void arrive(at), arrive_expecting(at, bytes) const  an arrival; of so many bytes, too, which
-//                                            copies bring before the phase is over
-//   void wait(at, parity) const              for the end of the phase of that parity
-//   void load_box(map, barrier, to, place) const  begins a copy, one thread alone; see tensor_box.h
-//   void sync_part(id, threads), arrive_part(id, threads) const  a barrier of some threads; of
-//   those
-//                                            that arrive, none waits
-//   void shrink_registers<n>(), grow_registers<n>() const  of the warpgroup's threads
+//   int group() const
+//     the thread's warpgroup
+//   std::uint32_t address(offset) const
+//     of a byte of shared memory, for descriptors
+//   void init_barrier(at, arrivals) const
+//     a barrier (mbarrier) at a byte of shared memory, whose phase is over after so many arrivals
+//   void fence_barriers() const
+//     copies find barriers made before it
+//   void arrive(at), arrive_expecting(at, bytes) const
+//     an arrival; of so many bytes, too, which copies bring before the phase is over
+//   void wait(at, parity) const
+//     for the end of the phase of that parity
+//   void load_box(map, barrier, to, place) const
+//     begins a copy, one thread alone; see tensor_box.h
+//   void sync_part(id, threads), arrive_part(id, threads) const
+//     a barrier of some threads; of those that arrive, none waits
+//   void shrink_registers<n>(), grow_registers<n>() const
+//     of the warpgroup's threads
 //
 // and for a warpgroup, whose first warp has rows 0 to 15 of 64,
 //
-//   void begin_products(sums) const          what comes next may multiply sums and registers as
-//   they
-//                                            are now
-//   void multiply<type>(left, right, sums, accumulates) const  sums += left right^T, 64 rows, 16
-//                                            terms; descriptors of shared memory, rows of terms
-//   void multiply_rows<type>(rows, right, sums) const  the same with a warp's rows in registers,
-//   and
-//                                            columns of `right` the result's
-//   void commit_products() const             those since the last commit are a group
-//   void wait_products<n>(sums) const        for all but the last n groups: until then sums and
-//                                            operands are not touched
+//   void begin_products(sums) const
+//     what comes next may multiply sums and registers as they are now
+//   void multiply<type>(left, right, sums, accumulates) const
+//     sums += left right^T, 64 rows, 16 terms; descriptors of shared memory, rows of terms
+//   void multiply_rows<type>(rows, right, sums) const
+//     the same with a warp's rows in registers, and columns of `right` the result's
+//   void commit_products() const
+//     those since the last commit are a group
+//   void wait_products<n>(sums) const
+//     for all but the last n groups: until then sums and operands are not touched
 
 namespace regard::cuda {
 
