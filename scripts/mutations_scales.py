@@ -21,7 +21,7 @@ SCALE_MUTATIONS = [
     Mutation("words of infinities", "src/cpu/decode/word_products.h",
              "factors[r] = is_finite ? scale.down : 0;", "factors[r] = scale.down;", (SCALES,)),
     Mutation("weights that are not finite as words", "src/cpu/decode/word_products.h",
-             "if (largest[s] >= 0x7f800000) return false;", "", (SCALES,)),
+             "if (largest[s] >= (kIsBf16 ? kRoundsToInfinity : kInfinity)) return false;", "", (SCALES,)),
     Mutation("bytes lose the minima of keys", "src/cpu/decode/group_products.h",
              "minima = of_quarters<1>(numbers, Lanes{});", "minima{};", (SCALES,)),
     Mutation("bytes lose the minima of values", "src/cpu/decode/group_products.h",

@@ -20,16 +20,18 @@ _NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat1
 _NUMPY = ("f64", "f32", "f16", "i8", "u4", "int4")
 _BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 
-_HUGE_PAGE = 2 << 20
+_HUGE_PAGE, _LINE = 2 << 20, 64
 
 
 def zeros_in_huge_pages(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Zeros that begin at a multiple of 2 MB, in huge pages where the system grants them: decode reads
     caches of all kinds faster from them (docs/python.md). Less than two of them, and on systems
-    without them, NumPy's own zeros."""
+    without them, zeros that begin at a multiple of 64 bytes."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size < 2 * _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return np.zeros(shape, dtype)
+        raw = np.zeros(size + _LINE, np.uint8)
+        begin = -raw.ctypes.data % _LINE
+        return raw[begin:begin + size].view(dtype).reshape(shape)
     try:  # of this process alone: what is shared has huge pages by another rule
         memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError) as error:

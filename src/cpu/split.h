@@ -43,9 +43,9 @@ REGARD_KERNEL_FN constexpr std::int64_t decode_tile_kv(std::int64_t element_byte
                                                        std::int64_t tile_kv) {
   constexpr std::int64_t kHeadDim = 128;
   const std::int64_t columns = head_dim < 1 ? 1 : head_dim < kHeadDim ? head_dim : kHeadDim;
-  const std::int64_t most = tile_kv < kMaxDecodeTileKv ? tile_kv : kMaxDecodeTileKv;
+  const std::int64_t max_keys = tile_kv < kMaxDecodeTileKv ? tile_kv : kMaxDecodeTileKv;
   const std::int64_t wanted = (element_bytes > 1 ? 64 / element_bytes : 128) * kHeadDim / columns;
-  std::int64_t keys = (wanted < most ? wanted : most) / kDecodeTileKv * kDecodeTileKv;
+  std::int64_t keys = (wanted < max_keys ? wanted : max_keys) / kDecodeTileKv * kDecodeTileKv;
   while (keys > kDecodeTileKv && tile_kv % keys != 0) keys -= kDecodeTileKv;
   return keys > kDecodeTileKv ? keys : kDecodeTileKv;
 }

@@ -4,7 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-// What CuTe has of 64 x N x 16: N of 80, too.
+
+// Declares CuTe's 64 x 80 x 16 products, too.
 #define CUTE_SM90_EXTENDED_MMA_SHAPES_ENABLED
 #include <cutlass/arch/barrier.h>
 #include <cutlass/arch/reg_reconfig.h>

@@ -84,7 +84,8 @@ TEST(ScalesData, IsCheckedBeforeAnythingIsWritten) {
   }
 }
 
-// So many that workers share them: each of them notices what is bad, and the first is named.
+// So many that workers share them, in turns of 512 rows: of these the first and the last are one
+// worker's, that between them the other's.
 TEST(ScalesData, OfALongCacheAreCheckedByEveryWorker) {
   for (const std::int64_t row : {3, 700, 2499}) {
     Context context;
@@ -98,7 +99,6 @@ TEST(ScalesData, OfALongCacheAreCheckedByEveryWorker) {
     auto* const scales = static_cast<float*>(r.scales_v.data);
     float* const bad = scales + ((4 + 3) * 2500 + row) * 8 + 2;
     const float good = std::exchange(*bad, 0.0f);
-    scales[(4 + 3) * 2500 * 8 + 2499 * 8 + 7] = kNaN;
     const Status status = attention(context, r);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     const std::string place = "scales_v[1,3," + std::to_string(row) + ",2] (0), expected finite";
@@ -107,7 +107,6 @@ TEST(ScalesData, OfALongCacheAreCheckedByEveryWorker) {
     EXPECT_EQ(executor.runs(), 2) << "scales of k, then of v";
     EXPECT_EQ(executor.max_workers(), 2);
     *bad = good;
-    scales[(4 + 3) * 2500 * 8 + 2499 * 8 + 7] = 0.5f;
     EXPECT_TRUE(attention(context, r).ok());
   }
 }

@@ -21,16 +21,16 @@ const std::vector<cuda_test::HostBackend>& wgmma_backends() {
   return made;
 }
 
-/// The case on each schedule; the order of threads, and of copies with it, changes from run to run,
-/// and the number of blocks that share the tasks.
-void expect_passes(const std::string& text, bool by_wgmma, std::size_t schedules) {
-  static int round = 0;
+/// The case on each schedule, or on one that `round` chooses; the order of threads, and of copies
+/// with it, changes from run to run, and the number of blocks that share the tasks.
+void expect_passes(const std::string& text, bool by_wgmma, std::size_t schedules,
+                   std::size_t round) {
   const Case c = parse_case(text).value();
   Expected<conformance::PreparedCase> prepared =
       conformance::prepare(c, round % 2 == 0 ? Guard::kUpperPage : Guard::kLowerPage);
   ASSERT_TRUE(prepared.ok()) << prepared.status().to_string();
   for (std::size_t n = 0; n < schedules; ++n) {
-    const cuda_test::HostBackend& backend = wgmma_backends()[schedules == 1 ? round % 4U : n];
+    const cuda_test::HostBackend& backend = wgmma_backends()[schedules == 1 ? round % 4 : n];
     SCOPED_TRACE(text + " " + to_string(backend.ref));
     cuda_test::schedule() = {};
     cuda_test::schedule().order = static_cast<cuda_test::Order>(round++ % 3);
@@ -42,30 +42,6 @@ void expect_passes(const std::string& text, bool by_wgmma, std::size_t schedules
     EXPECT_EQ(cuda_test::schedule().counts.wgmma_blocks > 0, by_wgmma);
   }
   cuda_test::schedule() = {};
-}
-
-class WgmmaCases : public testing::TestWithParam<const char*> {};
-
-/// All schedules have the same bits, as another test says: f16 takes them in turn.
-TEST_P(WgmmaCases, Pass) {
-  expect_passes(GetParam() + std::string(" bf16"), true, 4);
-  expect_passes(GetParam() + std::string(" f16"), true, 1);
-}
-
-TEST(Wgmma, WhatItLacksRunsByMmaSync) {
-  for (const char* const text :
-       {"b1 hq1 sq64 skv64 d128 scale=-0.3 bf16 lse", "b1 hq2 hkv1 sq40 skv90 d192 f16 saved",
-        "b1 hq1 sq64 skv64 d128 alibi bf16", "b1 hq2 hkv1 sq1 skv1100 d128 bf16 lse"}) {
-    expect_passes(text, false, 1);
-  }
-}
-
-std::string wgmma_name_of(const testing::TestParamInfo<const char*>& info) {
-  std::string name = std::to_string(info.index) + "_";
-  for (const char* c = info.param; *c != 0; ++c) {
-    name += std::isalnum(static_cast<unsigned char>(*c)) != 0 ? *c : '_';
-  }
-  return name;
 }
 
 const char* const kWgmmaCases[] = {
@@ -80,6 +56,40 @@ const char* const kWgmmaCases[] = {
     "b2 hq1 sq129 skv97 d256 dv200 lens lse poison",
 #endif
 };
+
+/// Of a case in the list: each runs in a process of its own.
+std::size_t place_of(const std::string& text) {
+  std::size_t place = 0;
+  while (kWgmmaCases[place] != text) ++place;
+  return place;
+}
+
+class WgmmaCases : public testing::TestWithParam<const char*> {};
+
+/// All schedules have the same bits, as another test says: cases of f16 take them in turn.
+TEST_P(WgmmaCases, Pass) {
+  const std::string text = GetParam();
+  const std::size_t round = place_of(text);
+  expect_passes(text + " bf16", true, 4, round);
+  expect_passes(text + " f16", true, 1, round);
+}
+
+TEST(Wgmma, WhatItLacksRunsByMmaSync) {
+  for (const char* const text :
+       {"b1 hq1 sq64 skv64 d128 scale=-0.3 bf16 lse", "b1 hq2 hkv1 sq40 skv90 d192 f16 saved",
+        "b1 hq1 sq64 skv64 d128 alibi bf16", "b1 hq2 hkv1 sq1 skv1100 d128 bf16 lse"}) {
+    expect_passes(text, false, 1, 0);
+  }
+}
+
+std::string wgmma_name_of(const testing::TestParamInfo<const char*>& info) {
+  std::string name = std::to_string(info.index) + "_";
+  for (const char* c = info.param; *c != 0; ++c) {
+    name += std::isalnum(static_cast<unsigned char>(*c)) != 0 ? *c : '_';
+  }
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(All, WgmmaCases, testing::ValuesIn(kWgmmaCases), wgmma_name_of);
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include "backends/cuda_flash/launch.h"
 #include "backends/cuda_flash/wgmma_launch.h"
 
-// Behind wgmma_block.h, which says what CuTe has.
+// After wgmma_block.h, which says which products CuTe declares.
 #include <cute/atom/mma_traits_sm90_gmma.hpp>
 
 namespace regard::cuda_flash {

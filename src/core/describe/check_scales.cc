@@ -259,7 +259,7 @@ bool has_only_good_scales(const KvScales& of, const CheckWorkers& workers) {
     rows += std::max<std::int64_t>(held.end - held.begin, 0);
   }
   const std::int64_t row_bytes = std::max<std::int64_t>(of.numbers, 1) * kFloatBytes;
-  if (rows < kFewBytes / (row_bytes * of.p.num_heads_kv)) return false;
+  if (rows * row_bytes * of.p.num_heads_kv < kFewBytes) return false;
   SharedCheck check{of, workers.count};
   workers.executor->run(workers.count, SharedCheck::run, &check);
   return !check.is_bad.load();

@@ -222,6 +222,18 @@ Status traced(const PublicCall& made, Run run) {
   return call.status;
 }
 
+// By all workers where there are scales, which may be long; before anything is written.
+Status check_call_data(const PlanImpl& plan, const AttentionParams& params, const Buffers& buffers,
+                       const Launch& launch) {
+  if (!buffers.scales_k.present() && !buffers.scales_v.present()) {
+    return check_data(buffers, params, "execute");
+  }
+  return run_workers("execute", plan, launch, [&](const Launch& complete) {
+    const CheckWorkers workers{complete.executor, plan.kernel.workers};
+    return check_data(buffers, params, "execute", kTensors, workers);
+  });
+}
+
 void note(PlannedCall* planned, const AttentionParams& params, const Plan& plan) {
   if (planned == nullptr) return;
   planned->params = params;
@@ -235,12 +247,10 @@ Status execute_described(const PlanImpl& plan, const AttentionParams& params,
   Status checked =
       check_workspace(launch.workspace, plan.kernel.workspace_bytes, buffers, nullptr, "execute");
   if (!checked.ok()) return checked;
+  if (Status s = check_call_data(plan, params, buffers, launch); !s.ok()) return s;
   const DeviceGuard guard("execute", params.device);
   if (!guard.status().ok()) return guard.status();
   const Status status = run_workers("execute", plan, launch, [&](const Launch& complete) {
-    const CheckWorkers workers{complete.executor, plan.kernel.workers};
-    const Status checked_data = check_data(buffers, params, "execute", kTensors, workers);
-    if (!checked_data.ok()) return checked_data;
     return plan.entry.backend->execute(plan.kernel, params, buffers, complete);
   });
   const Status ended = completed("execute", launch, status);

@@ -84,8 +84,9 @@ struct WordWeights {
   alignas(64) std::uint32_t pairs[kMaxDecodeTileKv / 2 * kSlots];
   float down[kSlots];
 
-  /// False where one is not finite.
+  /// False where one is not finite, or becomes so.
   static bool set(std::int64_t keys, const float* dense, WordWeights* self) {
+    constexpr std::int32_t kInfinity = 0x7f800000, kRoundsToInfinity = 0x7f7f8000;
     const auto* const bits = reinterpret_cast<const Bits*>(dense);
     Signed largest{};
     for (std::int64_t j = 0; j < keys; ++j) {
@@ -94,7 +95,7 @@ struct WordWeights {
     }
     Floats up{};
     for (int s = 0; s < kSlots; ++s) {
-      if (largest[s] >= 0x7f800000) return false;
+      if (largest[s] >= (kIsBf16 ? kRoundsToInfinity : kInfinity)) return false;
       const WordScale scale = word_scale(f32_of(static_cast<std::uint32_t>(largest[s])));
       up[s] = scale.up;
       self->down[s] = scale.down;
