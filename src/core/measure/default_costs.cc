@@ -11,8 +11,7 @@ constexpr BackendId kMathId = BackendId::kMath, kFlashId = BackendId::kFlash,
                     kEfficientId = BackendId::kEfficient;
 
 // Fitted to the times of 570 random problems (regard_bench_costs --fit) on a Zen 4 (AVX-512, two
-// threads) with its measured rates. Of 120 others 76 % of the chosen backend's are within 1.3
-// times.
+// threads) with its measured rates. Of 120 others 76 % are within 1.3 times.
 // clang-format off
 constexpr CostEntry kEntries[] = {
     {kFlashId, CostKind::kDecode, CostTypes::kFloats, {1.42e-06, 4.69e-07, 1.04, 156, 9.36, 0.501, 1.67}},
