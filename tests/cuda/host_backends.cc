@@ -70,7 +70,7 @@ Status flash_backward(const cuda_flash::BackwardArgs& args, void*) {
   return on_host([&](HostRunner& run) { cuda_flash::run_backward(run, args); });
 }
 
-/// Whatever schedule is asked for: a backend for each.
+/// Of kSchedule, whatever the call states: each has a backend.
 template <cuda_flash::Schedule kSchedule>
 Status wgmma_forward(const cuda_flash::ForwardArgs& args, cuda_flash::Schedule, void*) {
   return on_host([&](HostRunner& run) {

@@ -162,25 +162,17 @@ class HostWgmmaBlock : public HostBlock {
   template <problem::Element kType, int kColumns>
   void multiply(std::uint64_t left, std::uint64_t right, cuda::WarpSums<kColumns>& sums,
                 bool accumulates) const {
-    WgmmaMachine::Product product;
-    product.is_bf16 = kType == problem::Element::kBf16;
+    WgmmaMachine::Product product = product_with<kType>(right, sums);
     product.accumulates = accumulates;
-    product.columns = kColumns;
     product.left = left;
-    product.right = right;
-    product.sums = sums.at[0];
     machine_->multiply(thread(), product);
   }
   template <problem::Element kType, int kColumns>
   void multiply_rows(const std::uint32_t (&rows)[4], std::uint64_t right,
                      cuda::WarpSums<kColumns>& sums) const {
-    WgmmaMachine::Product product;
-    product.is_bf16 = kType == problem::Element::kBf16;
+    WgmmaMachine::Product product = product_with<kType>(right, sums);
     product.from_registers = true;
-    product.columns = kColumns;
-    product.right = right;
     product.rows = rows;
-    product.sums = sums.at[0];
     machine_->multiply(thread(), product);
   }
   void commit_products() const { machine_->commit_products(thread()); }
@@ -190,6 +182,16 @@ class HostWgmmaBlock : public HostBlock {
   }
 
  private:
+  template <problem::Element kType, int kColumns>
+  static WgmmaMachine::Product product_with(std::uint64_t right, cuda::WarpSums<kColumns>& sums) {
+    WgmmaMachine::Product product;
+    product.is_bf16 = kType == problem::Element::kBf16;
+    product.columns = kColumns;
+    product.right = right;
+    product.sums = sums.at[0];
+    return product;
+  }
+
   WgmmaMachine* machine_;
 };
 
