@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -38,7 +39,9 @@ std::int32_t workers_of(const Run& run) {
   return run.backward ? run.plan.backward_kernel().workers : run.plan.kernel().workers;
 }
 
-/// Threads of which none takes work a second time before all have had the chance to take some.
+/// Threads that take about as many tasks each, however busy the machine is: none is more than `lead`
+/// ahead of another that has some left to take. Each run has another lead, so that a thread that
+/// only took every second task the last time takes others, too.
 class BusyThreads : public Executor {
  public:
   BusyThreads() {
@@ -49,43 +52,48 @@ class BusyThreads : public Executor {
 
   void run(int workers, Task task, void* state) override {
     call_ = {task, state};
-    missing_ = workers;
+    taken_.assign(static_cast<std::size_t>(workers), 0);
+    lead_ = lead_ % 3 + 1;
     team_.run(workers, begin, this);
   }
 
  private:
+  static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+
   struct Call {
     Task task;
     void* state;
   };
   static void begin(void* opaque, int worker) {
     auto& self = *static_cast<BusyThreads*>(opaque);
-    takes = 0;
+    own_worker = static_cast<std::size_t>(worker);
     self.call_.task(self.call_.state, worker);
-    if (takes < 2) self.has_begun();
+    const std::lock_guard lock(self.mutex_);
+    self.taken_[own_worker] = kAll;
+    self.changed_.notify_all();
   }
   static void at_point(cpu::WorkerPoint point, const std::int64_t*, std::int64_t) {
-    if (point != cpu::WorkerPoint::kTake || ++takes != 2) return;
-    current->has_begun();
-    current->wait_for_all();
+    if (point == cpu::WorkerPoint::kTake) current->take();
   }
-  void has_begun() {
-    const std::lock_guard lock(mutex_);
-    --missing_;
-    changed_.notify_all();
-  }
-  void wait_for_all() {
+  void take() {
+    if (taken_.empty()) return;  // one worker is the calling thread
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::seconds(1), [this] { return missing_ <= 0; });
+    ++taken_[own_worker];
+    changed_.notify_all();
+    // A thread that waits for another's result takes nothing meanwhile.
+    changed_.wait_for(lock, std::chrono::milliseconds(100), [this] {
+      return taken_[own_worker] <= *std::min_element(taken_.begin(), taken_.end()) + lead_;
+    });
   }
 
   static inline BusyThreads* current = nullptr;
-  static inline thread_local int takes = 0;  // of this worker
+  static inline int lead_ = 0;
+  static inline thread_local std::size_t own_worker = 0;
   TeamExecutor team_;
   Call call_{};
   std::mutex mutex_;
   std::condition_variable changed_;
-  int missing_ = 0;
+  std::vector<std::int64_t> taken_;  // by each worker
 };
 
 /// Executes on a workspace of this pattern; gives its bytes. Fails where a byte outside changed.
