@@ -130,6 +130,7 @@ void check(const std::string& words, const BackendRef& backend, std::int32_t thr
   SCOPED_TRACE(words + " on " + to_string(backend));
   Env env = read_env();
   env.concurrency = threads;
+  env.l2_bytes = 1 << 20;  // which row blocks depend on
   Context context(env);
   const Case source = parse_case(words).value();
   const Expected<Plan> made = plan(context, source.params, only({backend}));
