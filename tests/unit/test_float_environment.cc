@@ -134,15 +134,13 @@ TEST_P(FloatEnvironment, OfTheCallerChangesNoBits) {
     conformance::Problem actual = conformance::make_problem(c, {Guard::kCanaries, /*dense=*/true});
     run(Mode::kDefault, &expected, 1, nullptr);
     test::SerialExecutor serial;
-    test::BackwardsExecutor backwards;
     test::TeamExecutor team;
     struct Workers {
       int count;
       Executor* executor;  // null: the own pool
     };
     for (const Workers& workers :
-         {Workers{1, nullptr}, Workers{2, nullptr}, Workers{4, nullptr}, Workers{4, &serial},
-          Workers{4, &backwards}, Workers{4, &team}}) {
+         {Workers{1, nullptr}, Workers{4, nullptr}, Workers{4, &serial}, Workers{4, &team}}) {
       for (const Mode mode : kModes) {
         run(mode, &actual, workers.count, workers.executor);
         expect_equal(expected.request(), actual.request(),
