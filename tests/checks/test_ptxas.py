@@ -1,17 +1,10 @@
 """The CUDA kernels neither spill nor pass their budgets, and check_ptxas.py notices when they do."""
 
-import os
-import pathlib
 import re
-import subprocess
-import sys
 import unittest
 
-ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
-sys.path.insert(0, str(ROOT / "scripts"))
-import check_ptxas  # noqa: E402
-
-BUILD = pathlib.Path(os.environ.get("REGARD_DEV_BUILD_DIR", ROOT / "build" / "dev"))
+import _cuda_gates  # finds scripts/
+import check_ptxas
 
 LOG = """
 ptxas info    : 0 bytes gmem
@@ -55,7 +48,7 @@ class Planted(unittest.TestCase):
         """KERNELS repeats what the structs state."""
         stated = {}
         for component in ("cuda", "backends/cuda_math", "backends/cuda_efficient", "backends/cuda_flash"):
-            for file in (ROOT / "src" / component).glob("*.cuh"):
+            for file in (_cuda_gates.ROOT / "src" / component).glob("*.cuh"):
                 name = None
                 for line in file.read_text().splitlines():
                     if line.startswith("struct ") and "Kernel" in line:
@@ -69,12 +62,7 @@ class Planted(unittest.TestCase):
 
 class Build(unittest.TestCase):
     def test_kernels(self):
-        logs = sorted((BUILD / "src" / "CMakeFiles" / "regard_cuda.dir").rglob("*.cu.o.log"))
-        if not logs:
-            self.skipTest("built without CUDA")
-        done = subprocess.run([sys.executable, "-B", ROOT / "scripts" / "check_ptxas.py", *logs],
-                              capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        _cuda_gates.expect_pass(self, "check_ptxas.py", "regard_cuda", "*.cu.o.log")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,10 @@
 """FLASH's main loop is what check_sass.py requires, and the check notices where it is not."""
 
-import os
-import pathlib
-import subprocess
-import sys
 import unittest
 
-ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
-sys.path.insert(0, str(ROOT / "scripts"))
-import check_sass  # noqa: E402
+import _cuda_gates  # finds scripts/
+import check_sass
 
-BUILD = pathlib.Path(os.environ.get("REGARD_DEV_BUILD_DIR", ROOT / "build" / "dev"))
 NAME = "_ZN6regard4cuda12kernel_entryINS_10cuda_flash13ForwardKernelILNS_7problem7ElementE2ELi64ELNS2_4KindE0E"
 PRODUCTS = check_sass.products_of("Forward", 64)
 
@@ -77,14 +71,7 @@ class Planted(unittest.TestCase):
 
 class Build(unittest.TestCase):
     def test_kernels(self):
-        objects = sorted((BUILD / "src" / "CMakeFiles" / "regard_cuda.dir").rglob("cuda_flash/*ward_*.cu.o"))
-        if not objects:
-            self.skipTest("built without CUDA")
-        done = subprocess.run([sys.executable, "-B", ROOT / "scripts" / "check_sass.py", *objects],
-                              capture_output=True, text=True)
-        if done.returncode == 77:
-            self.skipTest(done.stdout.strip())
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        _cuda_gates.expect_pass(self, "check_sass.py", "regard_cuda", "cuda_flash/*ward_*.cu.o")
 
 
 if __name__ == "__main__":

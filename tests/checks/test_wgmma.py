@@ -1,16 +1,9 @@
 """FLASH's wgmma kernels are what check_wgmma.py requires, and the check notices where they are not."""
 
-import os
-import pathlib
-import subprocess
-import sys
 import unittest
 
-ROOT = pathlib.Path(os.environ.get("REGARD_DEV_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
-sys.path.insert(0, str(ROOT / "scripts"))
-import check_wgmma  # noqa: E402
-
-BUILD = pathlib.Path(os.environ.get("REGARD_DEV_BUILD_DIR", ROOT / "build" / "dev"))
+import _cuda_gates  # finds scripts/
+import check_wgmma
 
 NAME = ("_ZN6regard4cuda12kernel_entryINS_10cuda_flash12OnWgmmaBlockINS2_18WgmmaForwardKernelILNS_7problem7ElementE"
         "2ELi{dims}ELNS2_8ScheduleE{schedule}E14CUtensorMap_stEEEEEEvNT_4ArgsE")
@@ -68,14 +61,7 @@ class Planted(unittest.TestCase):
 
 class Build(unittest.TestCase):
     def test_kernels(self):
-        objects = sorted((BUILD / "src" / "CMakeFiles" / "regard_wgmma.dir").rglob("wgmma_[12]*.cu.o"))
-        if not objects:
-            self.skipTest("built without FLASH's wgmma kernels")
-        done = subprocess.run([sys.executable, "-B", ROOT / "scripts" / "check_wgmma.py", *objects],
-                              capture_output=True, text=True)
-        if done.returncode == 77:
-            self.skipTest(done.stdout.strip())
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        _cuda_gates.expect_pass(self, "check_wgmma.py", "regard_wgmma", "wgmma_[12]*.cu.o")
 
 
 if __name__ == "__main__":
