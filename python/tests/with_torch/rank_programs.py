@@ -1,9 +1,11 @@
 """What the ranks of test_context_parallel*.py run: functions of (rank, size, ...), which assert."""
 
 import contextlib
+import gc
 import itertools
 import json
 import threading
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -184,6 +186,18 @@ def eight_bit_messages(rank, size):
     dist.all_gather_object(scales, [float(state.scale) for state in recipe._calls()[0].tensors.values()])
     assert all(each == scales[0] for each in scales), scales
     assert scales[0][0] != 1.0
+
+
+def eight_bit_lifetimes(rank, size):
+    """What a call keeps for its gradients is freed with its results, without the collector of cycles."""
+    mesh = mesh_of(size, "p2p")
+    q, k, v = (shard(x, mesh, 2).requires_grad_() for x in make(8 * size, dtype=torch.float32))
+    gc.disable()
+    with regard.torch.context_parallel(mesh, comm="p2p"), regard.torch.fp8_autocast(regard.fp8.DelayedScaling()):
+        out = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    freed = [weakref.ref(out), weakref.ref(out.grad_fn)]
+    del out
+    assert [each() for each in freed] == [None, None]
 
 
 def parts(rank, size):

@@ -45,6 +45,10 @@ def test_keys_of_eight_bits_travel_as_such():
     ranks.run(3, rank_programs.eight_bit_messages)
 
 
+def test_calls_of_eight_bits_are_freed_with_their_results():
+    ranks.run(2, rank_programs.eight_bit_lifetimes)
+
+
 def test_dropout_is_that_of_one_rank_on_any_number_of_ranks():
     check(ranks.run(3, rank_programs.dropout, ("p2p", "a2a")))
     check(ranks.run(4, rank_programs.dropout, ("a2a+p2p",)))
