@@ -27,8 +27,13 @@ constexpr const char* kShapes[] = {
     "b1 hq8 sq1021 d80 causal ",
     "b1 hq32 hkv8 sq512 d128 causal ",
     "b1 hq8 sq4096 skv77 d40 ",
-    // What a feature costs over the causal call of the same shape.
+    // A window of 128 over the plain call of 128 keys, without groups and with them.
+    "b16 hq8 sq128 d64 ",
     "b1 hq8 sq2048 d64 causal window=127,0 ",
+    "b8 hq64 hkv8 sq128 d64 ",
+    "b1 hq64 hkv8 sq1024 d64 causal window=127,0 ",
+    "b1 hq64 hkv8 sq1024 d64 causal window=127,0 sinks ",
+    // What a feature costs over the call of the same shape.
     "b1 hq8 sq2048 d64 causal sinks ",
     "b1 hq8 sq2048 d64 causal softcap=30 ",
     "b1 hq8 sq2048 d64 bias ",

@@ -119,10 +119,32 @@ REGARD_KERNEL_FN void touch_pages(const PrefetchCursor& rows) {
   if (is_left(rows) && rows.stride == rows.row_bytes) touch_pages(rows.at, rows.rows * rows.stride);
 }
 
+/// The keys of the next task's first tile; those of all its rows but the task's own where tile_kv
+/// is 0.
+REGARD_KERNEL_FN semantics::KeyRange next_keys(const Problem& p, const TaskOrder& order,
+                                               std::int64_t tile_kv) {
+  if (tile_kv > 0 && p.window_left < 0) return {0, tile_kv};
+  const auto keys_of = [&](const TaskRows& rows) __attribute__((always_inline)) {
+    return semantics::visible_keys(sequence_of(p, rows.b).band, rows.begin / p.group_size,
+                                   (rows.end - 1) / p.group_size + 1);
+  };
+  semantics::KeyRange keys = keys_of(order.next);
+  if (tile_kv > 0) {
+    const std::int64_t begin = keys.lo / tile_kv * tile_kv;
+    return {begin, begin + tile_kv};
+  }
+  if (order.next.b == order.now.b && order.next.head_kv == order.now.head_kv) {
+    const std::int64_t end = keys_of(order.now).lo;
+    if (end < keys.hi) keys.hi = end;
+  }
+  return keys;
+}
+
 /// What a task prefetches at the end of its keys, one after the other.
 struct TaskPrefetch {
   PrefetchCursor outs;          // that the task is about to write, then
-  PrefetchCursor keys;          // of the next task's first tile
+  PrefetchCursor keys;          // of the next task's first tile,
+  PrefetchCursor values;        // the same where that is all of its keys, and
   PrefetchCursor queries;       // of the next task
   const PrefetchCursor* first;  // of those that are not empty
 
@@ -137,19 +159,16 @@ struct TaskPrefetch {
     };
     if (order.next.begin < order.next.end) {
       const KvOperand k = k_operand(p, order.next.b, order.next.head_kv);
-      std::int64_t begin = 0;
-      if (p.window_left >= 0) {
-        const Sequence s = sequence_of(p, order.next.b);
-        const std::int64_t first =
-            semantics::visible_keys(s.band, order.next.begin / p.group_size).lo;
-        begin = semantics::clamp(first / tile_kv * tile_kv, 0, k.keys);
-      }
+      const KvOperand v = v_operand(p, order.next.b, order.next.head_kv);
+      semantics::KeyRange keys = next_keys(p, order, tile_kv);
+      keys = {semantics::clamp(keys.lo, 0, k.keys), semantics::clamp(keys.hi, 0, k.keys)};
       self->queries = task_cursor(p, p.q, p.head_dim_qk, order.next);
       put_first(&self->queries);
-      const semantics::KeyRange keys = {begin, semantics::clamp(begin + tile_kv, 0, k.keys)};
+      self->values = rows_cursor(v, keys);
+      if (tile_kv == 0) put_first(&self->values);
       self->keys = rows_cursor(k, keys);
       put_first(&self->keys);
-      touch_pages(rows_cursor(v_operand(p, order.next.b, order.next.head_kv), keys));
+      touch_pages(self->values);
       touch_pages(self->keys);
       touch_pages(self->queries);
       touch_pages(task_cursor(p, p.out, p.head_dim_v, order.next));

@@ -14,6 +14,7 @@
 #include "cpu/functions/functions.h"
 #include "cpu/packed_rows.h"
 #include "cpu/split.h"
+#include "cpu/task_sizes.h"
 #include "cpu/threads/packed_blocks.h"
 #include "cpu/threads/run_tasks.h"
 #include "problem/make_problem.h"
@@ -102,12 +103,16 @@ bool is_of_pairs(const TiledKernel& kernel) noexcept {
       kUnits, [&](const Unit& unit) { return unit.has_pairs && unit.bf16 == &kernel; });
 }
 
+}  // namespace
+
 const TiledKernel& kernel_of(const AttentionParams& params, Isa isa) noexcept {
   // Queries that are descaled as they are packed are not bf16.
   const bool is_bf16 = params.dtype_q == Dtype::kBf16 && params.dtype_k == Dtype::kBf16 &&
                        params.dtype_v == Dtype::kBf16 && !params.features.has(Feature::kDescales);
   return is_bf16 ? *unit_of(isa).bf16 : *unit_of(isa).f32;
 }
+
+namespace {
 
 constexpr TiledVariant kDefaultVariant{};
 
@@ -122,42 +127,6 @@ constexpr TiledVariant kVariants[] = {
 const TiledVariant& variant_of(const KernelPlan& plan) noexcept {
   const auto* const variant = static_cast<const TiledVariant*>(plan.state.get());
   return variant != nullptr ? *variant : kDefaultVariant;
-}
-
-/// Heads of K and V that one task of decode rows reads together: those that are neighbours in
-/// memory, as far as tasks and splits still balance; a smaller call takes no more. Changes no bits.
-/// A key at a time (8 heads, d 128, 4096 keys) is 1.3 times as fast in f32 as a head at a time.
-std::int64_t choose_heads(const AttentionParams& params, std::int64_t splits,
-                          std::int32_t workers) noexcept {
-  constexpr std::int64_t kMaxHeads = 8;
-  // The heads of small pages are neighbours in either order. One head at a time is 1.1 to 1.4 times
-  // as fast where its rows of a page fill a page of memory.
-  const std::int64_t row_bytes = params.head_dim_qk * size_of(params.dtype_k);
-  const bool apart = params.layout_k == Layout::kBhsd &&
-                     (!params.features.has(Feature::kPaged) ||
-                      saturating_mul(params.page_size, row_bytes) >= kMemoryPage);
-  std::int64_t heads = apart ? 1 : std::min(params.num_heads_kv, kMaxHeads);
-  const auto tasks = [&] {
-    return saturating_mul(params.batch,
-                          saturating_mul(ceil_div(params.num_heads_kv, heads), splits));
-  };
-  while (heads > 1 && tasks() < 4 * std::int64_t{workers}) heads /= 2;
-  return std::max<std::int64_t>(heads, 1);
-}
-
-/// Rows of blocks whose splits are shared: even ones of as many row blocks, up to `max_row_blocks`,
-/// as leave each worker three tasks.
-std::int64_t even_block_rows(const AttentionParams& params, const TiledKernel& kernel,
-                             std::int64_t max_row_blocks, std::int64_t splits,
-                             std::int32_t workers) noexcept {
-  std::int64_t row_blocks = max_row_blocks;
-  while (row_blocks > 1 &&
-         count_tasks(params, row_blocks * kernel.width) * splits < 3 * std::int64_t{workers}) {
-    row_blocks /= 2;
-  }
-  const std::int64_t rows = rows_per_head(params);
-  const std::int64_t blocks = ceil_div(rows, row_blocks * kernel.width);
-  return ceil_div(ceil_div(rows, blocks), kernel.lanes) * kernel.lanes;
 }
 
 }  // namespace
@@ -242,11 +211,16 @@ std::int64_t TiledBackend::max_row_blocks(const AttentionParams& params, const E
   const std::int64_t both = saturating_add(params.head_dim_qk, params.head_dim_v);
   const std::int64_t copied = params.dtype_k == Dtype::kF32 ? params.head_dim_v : both;
   const TiledKernel& kernel = kernel_of(params, env.isa);
-  const std::int64_t tiles = saturating_mul(tile_kv(params, kernel), row_bytes(copied));
   const std::int64_t row_block = saturating_mul(kernel.width, row_bytes(both));
   std::int64_t row_blocks = traits_.max_row_blocks;
-  while (row_blocks > 1 && saturating_add(saturating_mul(row_blocks, row_block), tiles) > room)
-    row_blocks /= 2;
+  const bool is_narrow = has_narrow_window(params, kernel);
+  const auto bytes = [&] {
+    const std::int64_t keys = is_narrow ? window_keys(params, row_blocks * kernel.width, false) : 0;
+    const std::int64_t tiles =
+        saturating_mul(std::max(keys, tile_kv(params, kernel)), row_bytes(copied));
+    return saturating_add(saturating_mul(row_blocks, row_block), tiles);
+  };
+  while (row_blocks > 1 && bytes() > room) row_blocks /= 2;
   return variant.max_row_blocks > 0 ? std::min(variant.max_row_blocks, row_blocks) : row_blocks;
 }
 
@@ -319,8 +293,9 @@ TiledBackend::TileCopies TiledBackend::tile_copies(const AttentionParams& params
   const std::int64_t bytes = copies_pairs ? 2 : sizeof(float);
   // The stride of a single row is not known, which may be copied whatever the layout.
   constexpr std::int64_t kSingle = 1;
-  return {keys ? args.tile_kv : kSingle, saturating_mul(padded_head_dim(params.head_dim_qk), bytes),
-          values ? args.tile_kv : kSingle,
+  return {keys ? args.max_tile_kv : kSingle,
+          saturating_mul(padded_head_dim(params.head_dim_qk), bytes),
+          values ? args.max_tile_kv : kSingle,
           saturating_mul(padded_head_dim(params.head_dim_v), bytes)};
 }
 
@@ -329,11 +304,16 @@ TiledBackend::TileCopies TiledBackend::tile_copies(const AttentionParams& params
 bool TiledBackend::ends_at_once(const AttentionParams& params, const Shape& shape,
                                 const TiledArgs& args) const noexcept {
   const TiledKernel& k = *shape.kernel;
+  const bool has_shorter =
+      params.features.has(Feature::kPacked) || params.features.has(Feature::kSeqlensQ);
+  // Sequences of fewer rows may have splits.
+  const bool is_one_tile =
+      params.seqlen_kv <= args.tile_kv ||
+      (args.has_narrow_window && !has_shorter && num_splits(shape.rows, params.seqlen_kv) == 1);
   const bool is_dense =
       traits_.copies || params.dtype_v != Dtype::kF32 || params.layout_v == Layout::kBhsd;
   return k.adds_rows && !shape.has_outs && !shape.is_decode_kernel && is_dense &&
-         params.head_dim_v % k.lanes == 0 && params.seqlen_kv <= args.tile_kv &&
-         !params.features.has(Feature::kOutAmax);
+         params.head_dim_v % k.lanes == 0 && is_one_tile && !params.features.has(Feature::kOutAmax);
 }
 
 /// Fills args but for the problem; returns a worker's bytes, saturating.
@@ -347,7 +327,7 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
     const std::int64_t lanes = saturating_mul(k.width * bytes, padded_head_dim(head_dim));
     return shape.is_decode_kernel ? dot * kBytes : std::max(dot * kBytes, lanes);
   };
-  const std::int64_t row_blocks = std::max(shape.row_blocks, shape.few_row_blocks);
+  const std::int64_t few = shape.few_row_blocks, row_blocks = std::max(shape.row_blocks, few);
   const std::int64_t dot_rows = std::min(shape.rows, max_decode_rows(k.width));
   const bool has_words = params.dtype_q == Dtype::kBf16 &&
                          (params.dtype_k == Dtype::kI8 || params.dtype_k == Dtype::kU4);
@@ -367,6 +347,14 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
       decode_tile_kv(std::max(size_of(params.dtype_k), size_of(params.dtype_v)),
                      std::max(params.head_dim_qk, params.head_dim_v), args->tile_kv);
   args->copies_values = traits_.copies;
+  args->has_narrow_window = has_narrow_window(params, k);
+  std::int64_t seen_keys = args->max_tile_kv = args->tile_kv;  // of a tile by a row block
+  if (args->has_narrow_window) {
+    const std::int64_t rows =
+        std::max(shape.block_rows, std::max(shape.is_decode ? shape.row_blocks : 0, few) * k.width);
+    seen_keys = std::max(seen_keys, window_keys(params, k.width, true));
+    args->max_tile_kv = std::max(args->max_tile_kv, window_keys(params, rows, false));
+  }
   args->ends_at_once = ends_at_once(params, shape, *args);
   args->copies_strided = traits_.copies && args->ends_at_once;
   // A split of decode rows has no more keys than a block that is summed, up to 65,536 in all.
@@ -378,7 +366,6 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->at_q = layout.take(row_blocks, q);
   // The out of a split beside the total. Sequences of few rows among those of a larger call have it
   // behind theirs, where row blocks of more rows are.
-  const std::int64_t few = shape.few_row_blocks;
   const bool in_splits = semantics::split_count(params.seqlen_kv) > 1;
   const std::int64_t divided = !in_splits            ? 0
                                : shape.is_decode     ? shape.row_blocks
@@ -393,8 +380,8 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->at_states = layout.take(2 * divided, k.state_bytes);
   args->at_block = layout.take(summed, out);
   args->at_totals = layout.take(summed, k.state_bytes);
-  args->at_scores = layout.take(
-      (shape.is_decode_kernel ? args->decode_tile_kv : args->tile_kv) * k.width, kBytes);
+  args->at_scores =
+      layout.take((shape.is_decode_kernel ? args->decode_tile_kv : seen_keys) * k.width, kBytes);
   const TileCopies copies = tile_copies(params, shape, *args);
   // Values that share sets without being expected to, of a stride that is not the layout's usual
   // one, are read where they lie.

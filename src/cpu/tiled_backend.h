@@ -23,6 +23,9 @@ struct TiledTraits {
   std::int64_t (*tile_kv)(std::int64_t head_dim_qk, std::int64_t head_dim_v);
 };
 
+/// The kernel that runs calls of these types on a machine of `isa`.
+const TiledKernel& kernel_of(const AttentionParams& params, Isa isa) noexcept;
+
 /// Another way to run the forward, with the same bits and no more workspace.
 struct TiledVariant {
   const char* name = "";

@@ -176,6 +176,10 @@ constexpr const char* kForwards[] = {"b2 hq8 hkv4 sq1 skv1024 d64 f32",
                                      "b2 hq4 sq768 d64 bf16 layout=bshd",
                                      "b2 hq4 sq384 d64 bf16 kv=u4",
                                      "b2 hq4 sq384 d128 f16 mask",
+                                     "b1 hq4 sq768 d64 f32 causal window=127,0",
+                                     "b1 hq4 sq768 d64 f32 causal window=127,0 layout=bshd",
+                                     "b1 hq4 sq768 d64 bf16 window=100,28",
+                                     "b2 hq8 hkv2 sq768 d64 bf16 kv=u4 causal window=127,0",
                                      "b1 hq2 sq768 skv2048 d64 f32",
                                      "b1 hq2 sq768 skv1024 d128 bf16"};
 // Of one worker: tasks are too few for two, or their splits are shared, and what one worker needs

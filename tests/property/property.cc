@@ -1,8 +1,27 @@
 #include "tests/property/property.h"
 
+#include "cpu/task_sizes.h"
+#include "cpu/tiled_backend.h"
 #include "oracle/rules.h"
 
 namespace regard::test {
+
+bool Property::sums_window_at_once(const AttentionRequest& request) const {
+  if (GetParam().backend == kMathRef) return false;
+  const AttentionParams params = describe(request).value();
+  return cpu::has_narrow_window(params, cpu::kernel_of(params, GetParam().isa));
+}
+
+void Property::expect_same_call(const AttentionRequest& one, const AttentionRequest& other,
+                                const std::string& what) {
+  if (sums_window_at_once(one)) {
+    expect_within_tolerance(one, oracle::compute(one).value(), what);
+    expect_within_tolerance(other, oracle::compute(other).value(), what);
+    return;
+  }
+  EXPECT_EQ(unequal(one.out, other.out), "") << what;
+  EXPECT_EQ(unequal(one.lse, other.lse), "") << what;
+}
 
 AttentionRequest single_sequence(const AttentionRequest& request, std::int64_t b) {
   const oracle::Rules rules(request, oracle::Fault::kNone);

@@ -40,6 +40,14 @@ class Property : public testing::TestWithParam<Forced> {
     EXPECT_TRUE(comparison.ok) << what << ": " << comparison.text;
   }
 
+  /// Whether the unit sums what a row sees of the request's narrow window as one tile, which other
+  /// spellings of the window do in tiles of a grid: then both are right, each rounded in its way.
+  bool sums_window_at_once(const AttentionRequest& request) const;
+  /// Holds two spellings of one call to the same bits, or, where `one` is a narrow window that is
+  /// summed at once, each to the tolerance of its own.
+  void expect_same_call(const AttentionRequest& one, const AttentionRequest& other,
+                        const std::string& what);
+
   std::unique_ptr<Context> context_;
   Tensors tensors_;
 };

@@ -26,6 +26,9 @@ const char* const kBatches[] = {
     "b5 hq6 hkv1 sq9 skv1100 d20 dv36 f16 lens mask bias softcap=5 lse poison seed=9",
     "b6 hq4 hkv2 sq40 skv1300 d33 dv17 f16 lens causal diag=br lse poison seed=10",
     "b6 hq3 hkv1 sq70 skv700 d16 bf16 lens segments sinks lse seed=11",
+    // narrow windows, whose keys are one tile
+    "b5 hq4 hkv2 sq220 skv300 d40 bf16 lens causal diag=br window=127,0 sinks lse poison seed=12",
+    "b5 hq3 hkv1 sq140 skv260 d32 f32 lens window=100,28 diag=br lse seed=13",
 };
 
 // Lengths, a padded batch and a loop over sequences are one thing.
@@ -162,26 +165,38 @@ TEST_P(Invariance, ABroadcastMaskIsItsCopies) {
   EXPECT_EQ(unequal(narrow.lse, wide.lse), "");
 }
 
-// A mask that spells a window out is the window: what tiles skip is what elements hide.
+// A mask that spells a window out is the window: what tiles skip is what elements hide. A window of
+// up to 256 keys is narrow.
 TEST_P(Invariance, AMaskIsTheWindowItSpells) {
-  for (const char* dtype : {"f32", "bf16", "f16"}) {
-    const Problem problem = problem_of(
-        std::string("b2 hq4 hkv2 sq65 skv130 d40 dv24 diag=br window=9,2 mask=1,1,Sq,Skv lse ") +
-        dtype);
-    const AttentionRequest& both = problem.request();
-    conformance::for_each_element(both.attn_mask,
-                                  [](const std::int64_t(&at)[4], unsigned char* element) {
-                                    const std::int64_t distance = at[3] - (at[2] + 130 - 65);
-                                    *element = distance >= -9 && distance <= 2 ? 1 : 0;
-                                  });
-    AttentionRequest window = both, mask = both;
-    window.attn_mask = {};
-    mask.options.window_left = mask.options.window_right = kUnlimited;
-    mask.options.diagonal = Diagonal::kUnnamed;
-    window = run_anew(window);
-    mask = run_anew(mask);
-    EXPECT_EQ(unequal(window.out, mask.out), "") << dtype;
-    EXPECT_EQ(unequal(window.lse, mask.lse), "") << dtype;
+  struct Window {
+    std::int64_t left, right;
+    bool is_narrow;
+  };
+  constexpr std::int64_t kKeys = 400, kQueries = 65;
+  const std::string sizes = "b2 hq4 hkv2 sq65 skv400 d40 dv24 diag=br mask=1,1,Sq,Skv lse window=";
+  for (const Window& w : {Window{9, 2, true}, {200, 55, true}, {200, 56, false}}) {
+    for (const char* dtype : {"f32", "bf16", "f16"}) {
+      const std::string text =
+          sizes + std::to_string(w.left) + "," + std::to_string(w.right) + " " + dtype;
+      const Problem problem = problem_of(text);
+      const AttentionRequest& both = problem.request();
+      conformance::for_each_element(
+          both.attn_mask, [&](const std::int64_t(&at)[4], unsigned char* element) {
+            const std::int64_t distance = at[3] - (at[2] + kKeys - kQueries);
+            *element = distance >= -w.left && distance <= w.right ? 1 : 0;
+          });
+      AttentionRequest window = both, mask = both;
+      window.attn_mask = {};
+      mask.options.window_left = mask.options.window_right = kUnlimited;
+      mask.options.diagonal = Diagonal::kUnnamed;
+      window = run_anew(window);
+      mask = run_anew(mask);
+      if (!w.is_narrow) {
+        EXPECT_FALSE(sums_window_at_once(window)) << text;
+      }
+      EXPECT_FALSE(sums_window_at_once(mask)) << text;
+      expect_same_call(window, mask, text);
+    }
   }
 }
 

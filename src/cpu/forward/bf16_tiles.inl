@@ -33,6 +33,7 @@ class Bf16Tiles {
   static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
   static constexpr bool kTakesRanges = true;    // each vector of rows may have keys of its own
   static constexpr bool kAddsRows = true;       // see output_rows.h
+  static constexpr std::int64_t kStepKeys = 2;  // of a product with values
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -47,7 +48,7 @@ class Bf16Tiles {
         values_dim_((p_.head_dim_v + V::kRows - 1) / V::kRows * V::kRows),
         keys_buffer_(reinterpret_cast<Pair*>(scratch + a.at_keys)),
         values_buffer_(reinterpret_cast<Pair*>(scratch + a.at_values)) {
-    TaskPrefetch::start(p_, order, tile_kv(a), &task_);
+    TaskPrefetch::start(p_, order, a.has_narrow_window ? 0 : tile_kv(a), &task_);
   }
 
   void start(const TaskHead& task_head, Tile tile) {
@@ -138,15 +139,14 @@ class Bf16Tiles {
     }
   }
 
-  /// Adds to `rows`, which see `keys` of `visible` alone, from an even one on, of whose scores
-  /// `probs` are. `selects`: some may be hidden, and values are not finite.
-  static void add_rows(Bf16Tiles* self, const OutputRows<V>& to, LaneRange rows, const T* probs,
-                       Tile visible, semantics::KeyRange keys, bool selects) {
+  /// Adds to `rows` rows the keys `visible`, of whose scores `probs` are, or of their pairs the
+  /// ones that each kOutputRows rows see. `selects`: some may be hidden, and values are not finite.
+  static void add_rows(Bf16Tiles* self, const OutputRows<V>& to, std::int64_t rows, const T* probs,
+                       Tile visible, const semantics::KeyRange* pairs, bool selects) {
     self->need_values();
-    const ProductInput<Pair> values = values_from(*self, visible.begin + keys.lo);
-    const Pair* const pairs = reinterpret_cast<const Pair*>(probs) + keys.lo / 2 * V::kWidth;
-    const RowProduct<PairTerm<V>> of = {pairs, values.data, values.step,
-                                        (keys.hi - keys.lo + 1) / 2};
+    const ProductInput<Pair> values = values_from(*self, visible.begin);
+    const RowProduct<PairTerm<V>> of = {reinterpret_cast<const Pair*>(probs), values.data,
+                                        values.step, (visible.size + 1) / 2, pairs};
     add_output_rows<V>(self->p_, to, rows, of, selects, &self->prefetch_.left);
   }
 

@@ -283,35 +283,46 @@ static void apply_segments(const Problem& p, const RowBlock<V>& row_block, Tile 
   }
 }
 
+/// The keys of a tile that each row sees, relative to it: small integers are exact in T.
+template <class V>
+struct LaneKeys {
+  using T = typename V::Scalar;
+  alignas(64) T lo[V::kWidth];
+  alignas(64) T hi[V::kWidth];
+};
+
+template <class V>
+static void find_lane_keys(const RowBlock<V>& row_block, Tile tile, LaneKeys<V>* lanes) {
+  using T = typename V::Scalar;
+  for (int w = 0; w < lanes_of(row_block); ++w) {
+    const semantics::KeyRange keys = keys_in_tile(row_block, w, tile);
+    lanes->lo[w] = static_cast<T>(keys.lo);
+    lanes->hi[w] = static_cast<T>(keys.hi);
+  }
+}
+
 /// Masks, of keys [begin, end) of the tile, those outside of each row's range, for vector v of
 /// rows: those before or behind what all of them see.
 template <class V>
-static void hide_outside(const RowBlock<V>& row_block, int v, Tile tile, std::int64_t begin,
-                         std::int64_t end, typename V::Scalar* scores) {
+static void hide_outside(const LaneKeys<V>& lanes, int v, std::int64_t begin, std::int64_t end,
+                         typename V::Scalar* scores) {
   using T = typename V::Scalar;
   using Vec = typename V::Vec;
-  // Relative to the tile: small integers are exact in T. Both ends grow with the row.
-  const semantics::KeyRange first = keys_in_tile(row_block, v * V::kLanes, tile);
-  const semantics::KeyRange last = keys_in_tile(row_block, (v + 1) * V::kLanes - 1, tile);
-  if (last.lo <= begin && first.hi >= end) return;
-  alignas(64) T lo[V::kLanes];
-  alignas(64) T hi[V::kLanes];
-  for (int lane = 0; lane < V::kLanes; ++lane) {
-    const semantics::KeyRange keys = keys_in_tile(row_block, v * V::kLanes + lane, tile);
-    lo[lane] = static_cast<T>(keys.lo);
-    hi[lane] = static_cast<T>(keys.hi);
-  }
-  const Vec from = V::load(lo), to = V::load(hi);
+  const int at = v * V::kLanes;
+  const Vec from = V::load(lanes.lo + at), to = V::load(lanes.hi + at);
   const auto hide = [&](std::int64_t j, std::int64_t j_end) __attribute__((always_inline)) {
     for (; j < j_end; ++j) {
       const Vec key = V::set(static_cast<T>(j));
-      T* const score = scores + j * V::kWidth + v * V::kLanes;
+      T* const score = scores + j * V::kWidth + at;
       const auto visible = (key >= from) & (key < to);
       V::store(score, V::select(visible, V::load(score), minus_infinity<V>()));
     }
   };
-  hide(begin, last.lo < end ? last.lo : end);
-  const std::int64_t behind = first.hi > last.lo ? first.hi : last.lo;
+  // Both ends grow with the row.
+  const auto last_lo = static_cast<std::int64_t>(lanes.lo[at + V::kLanes - 1]);
+  const auto first_hi = static_cast<std::int64_t>(lanes.hi[at]);
+  hide(begin, last_lo < end ? last_lo : end);
+  const std::int64_t behind = first_hi > last_lo ? first_hi : last_lo;
   hide(behind > begin ? behind : begin, end);
 }
 
@@ -324,9 +335,13 @@ static void mask_scores(const Problem& p, const RowBlock<V>& row_block, Tile til
   if (p.tree.present) apply_tree<V>(p, row_block, tile, scores);
   if (p.segments_q.present) apply_segments<V>(p, row_block, tile, scores);
   if (p.masks_by_function) mask_by_function<V>(p, row_block, tile, scores, scratch);
-  for (int v = 0; v < row_block.vectors; ++v) {
-    hide_outside<V>(row_block, v, tile, 0, tile.size, scores);
+  if (keys_in_tile(row_block, lanes_of(row_block) - 1, tile).lo == 0 &&
+      keys_in_tile(row_block, 0, tile).hi == tile.size) {
+    return;
   }
+  LaneKeys<V> lanes;
+  find_lane_keys(row_block, tile, &lanes);
+  for (int v = 0; v < row_block.vectors; ++v) hide_outside(lanes, v, 0, tile.size, scores);
 }
 
 /// What is added after functions, and masks. `partial`: not every row sees every key.

@@ -57,6 +57,7 @@ class FloatTiles {
   static constexpr std::int64_t kKeyGroup = 1;  // visible keys begin at a multiple of it
   static constexpr bool kTakesRanges = true;    // each vector of rows may have keys of its own
   static constexpr bool kAddsRows = true;       // see output_rows.h
+  static constexpr std::int64_t kStepKeys = 1;  // of a product with values
 
   REGARD_KERNEL_FN std::int64_t tile_kv(const TiledArgs& a) { return a.tile_kv; }
   REGARD_KERNEL_FN std::int64_t query_size(const Problem& p) {
@@ -71,7 +72,7 @@ class FloatTiles {
         copies_strided_(a.copies_strided),
         keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
         values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {
-    TaskPrefetch::start(p_, order, tile_kv(a), &task_);
+    TaskPrefetch::start(p_, order, a.has_narrow_window ? 0 : tile_kv(a), &task_);
   }
 
   void start(const TaskHead& task_head, Tile tile) {
@@ -151,14 +152,13 @@ class FloatTiles {
     }
   }
 
-  /// Adds to `rows`, which see `keys` of `visible` alone, of whose scores `probs` are. `selects`:
-  /// some may be hidden, and values are not finite.
-  static void add_rows(FloatTiles* self, const OutputRows<V>& to, LaneRange rows, const T* probs,
-                       Tile visible, semantics::KeyRange keys, bool selects) {
+  /// Adds to `rows` rows the keys `visible`, of whose scores `probs` are, or of those the ones that
+  /// each kOutputRows rows see. `selects`: some may be hidden, and values are not finite.
+  static void add_rows(FloatTiles* self, const OutputRows<V>& to, std::int64_t rows, const T* probs,
+                       Tile visible, const semantics::KeyRange* keys, bool selects) {
     self->need_values();
-    const ProductInput<T> values = values_from(*self, visible.begin + keys.lo);
-    const RowProduct<ScalarTerm<V>> of = {probs + keys.lo * V::kWidth, values.data, values.step,
-                                          keys.hi - keys.lo};
+    const ProductInput<T> values = values_from(*self, visible.begin);
+    const RowProduct<ScalarTerm<V>> of = {probs, values.data, values.step, visible.size, keys};
     add_output_rows<V>(self->p_, to, rows, of, selects, &self->prefetch_.left);
   }
 

@@ -83,6 +83,24 @@ struct RoundProbs<V, false> {
   REGARD_KERNEL_FN typename V::Vec apply(const RoundProbs&, typename V::Vec prob) { return prob; }
 };
 
+/// Whether a product's scores are scaled by the loop that exponentiates them, as sinks want them:
+/// nothing else edits them, and the greatest stays the greatest.
+template <class V>
+REGARD_KERNEL_FN bool scales_in_softmax(const Problem& p) {
+  const bool has_edits = p.caps_scores || p.slopes.present || p.bias.present || p.edits_by_function;
+  return p.prescale_scores && static_cast<typename V::Scalar>(p.softmax_scale) > 0 && !has_edits &&
+         p.dropout.threshold == 0 && !rounds_probs(p);
+}
+
+/// max [W] of `vectors` vectors of scores becomes that of scaled ones.
+template <class V>
+REGARD_KERNEL_FN void scale_max(const Problem& p, int vectors, typename V::Scalar* max) {
+  const auto scale = V::set(static_cast<typename V::Scalar>(p.softmax_scale));
+  for (int at = 0; at < vectors * V::kLanes; at += V::kLanes) {
+    V::store(max + at, V::load(max + at) * scale);
+  }
+}
+
 /// exponentiate, with probabilities rounded where the problem wants it: state.sum grows by what
 /// they are then.
 template <class V, bool kMasked>

@@ -14,12 +14,6 @@
 
 namespace regard::cpu {
 
-/// Rows of a row block, from a multiple of kOutputRows on.
-struct LaneRange {
-  std::int64_t begin;
-  std::int64_t end;
-};
-
 /// Rows that are summed together, at least: they may be lanes that are not in use.
 inline constexpr int kOutputRows = 4;
 
@@ -84,7 +78,21 @@ struct RowProduct {
   const typename Term::B* values;
   std::int64_t stride;
   std::int64_t steps;
+  const semantics::KeyRange* few_steps = nullptr;  // of each kOutputRows rows; null: all
 };
+
+/// The part of it that rows [w, w + count) sum.
+template <class V, class Term>
+REGARD_KERNEL_FN RowProduct<Term> product_of_rows(const RowProduct<Term>& of, std::int64_t w,
+                                                  std::int64_t count) {
+  RowProduct<Term> rows = {of.probs + w, of.values, of.stride, of.steps};
+  if (of.few_steps == nullptr) return rows;
+  const std::int64_t begin = of.few_steps[w / kOutputRows].lo;
+  rows.probs += begin * V::kWidth;
+  rows.values += begin * of.stride;
+  rows.steps = of.few_steps[(w + count - 1) / kOutputRows].hi - begin;
+  return rows;
+}
 
 /// sum[i][v] += probs * values for kRows rows and kVectors vectors of head_dim; kSelects: see
 /// Term::add_visible.
@@ -113,10 +121,10 @@ REGARD_KERNEL_FN void add_row_product(RowProduct<Term> of, PrefetchCursor* ahead
   }
 }
 
-/// Rows [rows.begin, rows.end) of kVectors vectors of head_dim, from the first-th on, to which the
-/// values of `of` point.
+/// `rows` rows of kVectors vectors of head_dim, from the first-th on, to which the values of `of`
+/// point.
 template <class V, class Term, int kVectors, bool kSelects>
-static void add_output_columns(const OutputRows<V>& to, std::int64_t first, LaneRange rows,
+static void add_output_columns(const OutputRows<V>& to, std::int64_t first, std::int64_t rows,
                                const RowProduct<Term>& of, PrefetchCursor* ahead) {
   // Eight rows where that leaves enough registers: four of few vectors would wait for each other.
   constexpr bool kFits = 2 * kOutputRows * kVectors <= V::kRows * V::kVectors;
@@ -126,10 +134,11 @@ static void add_output_columns(const OutputRows<V>& to, std::int64_t first, Lane
   const auto add = [&](std::int64_t w, auto count, Element type) __attribute__((always_inline)) {
     constexpr int kCount = decltype(count)::value;
     typename V::Vec sum[kCount][kVectors] = {};
-    const RowProduct<Term> block = {of.probs + w, of.values, of.stride, of.steps};
+    const std::int64_t used = w + kCount < rows ? kCount : rows - w;
+    const RowProduct<Term> block = product_of_rows<V>(of, w, used);
     add_row_product<V, Term, kCount, kVectors, kSelects>(block, &cursor, sum);
     REGARD_UNROLL for (int i = 0; i < kCount; ++i) {
-      if (w + i >= rows.end) break;
+      if (w + i >= rows) break;
       const auto share = V::set(to.share[w + i]);
       const auto* const before = to.sums + (w + i) * to.step + first * V::kLanes;
       REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
@@ -142,9 +151,11 @@ static void add_output_columns(const OutputRows<V>& to, std::int64_t first, Lane
     }
   };
   const auto add_all = [&](Element type) __attribute__((always_inline)) {
-    std::int64_t w = rows.begin;
-    for (; w + kBlock <= rows.end; w += kBlock) add(w, Count<kBlock>{}, type);
-    for (; w < rows.end; w += kOutputRows) add(w, Count<kOutputRows>{}, type);
+    // Vectors of rows have scores of the keys alone that they see.
+    const bool in_one = of.few_steps == nullptr || V::kLanes % kBlock == 0;
+    std::int64_t w = 0;
+    for (; in_one && w + kBlock <= rows; w += kBlock) add(w, Count<kBlock>{}, type);
+    for (; w < rows; w += kOutputRows) add(w, Count<kOutputRows>{}, type);
   };
   if (!kSelects && to.type == kOwnElement<V>) {  // or there is a branch for each vector
     add_all(kOwnElement<V>);
@@ -159,7 +170,7 @@ static void add_output_columns(const OutputRows<V>& to, std::int64_t first, Lane
 /// The same for all of head_dim_v, in chunks as even as can be. `selects`: what is hidden may be
 /// multiplied by values that are not finite.
 template <class V, class Term>
-static void add_output_rows(const Problem& p, const OutputRows<V>& to, LaneRange rows,
+static void add_output_rows(const Problem& p, const OutputRows<V>& to, std::int64_t rows,
                             RowProduct<Term> of, bool selects, PrefetchCursor* ahead) {
   const std::int64_t vectors = p.head_dim_v / V::kLanes;
   constexpr int kMax = kOutputVectors<V>;

@@ -150,6 +150,26 @@ REGARD_KERNEL_FN void start_states(const Problem& p, RowBlock<V>* row_block) {
   }
 }
 
+/// What each row may see by arithmetic.
+template <class V>
+REGARD_KERNEL_FN void set_keys(const semantics::Band& band, RowBlock<V>* row_block) {
+  const semantics::KeyRange first = semantics::visible_keys(band, row_block->query[0]);
+  const semantics::KeyRange last = semantics::visible_keys(band, row_block->i_end - 1);
+  const std::int64_t apart = row_block->i_end - 1 - row_block->query[0];
+  // Ends that no length cuts short go up with the query.
+  if (last.lo - first.lo == apart && last.hi - first.hi == apart) {
+    for (int w = 0; w < lanes_of(*row_block); ++w) {
+      const std::int64_t by = row_block->query[w] - row_block->query[0];
+      row_block->keys[w] = {first.lo + by, first.hi + by};
+    }
+    return;
+  }
+  for (int w = 0; w < row_block->rows; ++w) {
+    row_block->keys[w] = semantics::visible_keys(band, row_block->query[w]);
+  }
+  repeat_last(*row_block, row_block->keys);
+}
+
 /// Rows [row_begin, row_begin + rows) of the sequence, all within its length.
 template <class V>
 static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
@@ -169,10 +189,7 @@ static void set_rows(const Problem& p, const Sequence& s, std::int64_t head_kv,
     const semantics::KeyRange all = {0, s.band.len_kv};
     for (int w = 0; w < lanes_of(*row_block); ++w) row_block->keys[w] = all;
   } else {
-    for (int w = 0; w < rows; ++w) {
-      row_block->keys[w] = semantics::visible_keys(s.band, row_block->query[w]);
-    }
-    repeat_last(*row_block, row_block->keys);
+    set_keys(s.band, row_block);
   }
   if (p.slopes.present || p.segments_q.present || p.functions != nullptr) {
     set_row_edits(p, s, row_block);

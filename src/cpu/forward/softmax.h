@@ -133,12 +133,14 @@ struct FloatProbs {
 /// Scores of keys [begin, end), one vector of rows from lane `at` on, become 2^((score - state.max)
 /// * factor), in blocks of kExp2Vectors keys in the form of Probs, the rest as floats. kMasked:
 /// masked ones (-inf) become -0: the sign bit marks them for the selecting product what was masked,
-/// and -0 adds nothing. state.sum grows by the tile's own sum.
-template <class V, bool kMasked, class Probs>
+/// and -0 adds nothing. kScales: scores are multiplied by the scale first. state.sum grows by the
+/// tile's own sum.
+template <class V, bool kMasked, class Probs, bool kScales = false>
 REGARD_KERNEL_FN void exponentiate_keys(const Problem& p, std::int64_t begin, std::int64_t end,
                                         int at, typename V::Scalar* scores, RowState<V>* state) {
   using T = typename V::Scalar;
   const auto factor = V::set(static_cast<T>(p.exp2_scale));
+  [[maybe_unused]] const auto scale = V::set(static_cast<T>(p.softmax_scale));
   const auto max = subtrahend<V>(V::load(state->max + at));
   typename V::Vec sum{};
   for_blocks<kExp2Vectors>(
@@ -146,8 +148,10 @@ REGARD_KERNEL_FN void exponentiate_keys(const Problem& p, std::int64_t begin, st
         constexpr int kKeys = decltype(keys)::value;
         T* const score = scores + (begin + x) * V::kWidth + at;
         typename V::Vec prob[kKeys];
-        REGARD_UNROLL for (int i = 0; i < kKeys; ++i) prob[i] =
-            V::load(score + i * V::kWidth) - max;
+        REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
+          const auto loaded = V::load(score + i * V::kWidth);
+          prob[i] = kScales ? loaded * scale - max : loaded - max;
+        }
         exp2_nonpositive<V, kKeys>(prob, factor);
         REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
           if (kMasked) {
@@ -162,11 +166,12 @@ REGARD_KERNEL_FN void exponentiate_keys(const Problem& p, std::int64_t begin, st
 }
 
 /// The same for `size` keys and all vectors of rows.
-template <class V, bool kMasked, class Probs = FloatProbs<V>>
+template <class V, bool kMasked, class Probs = FloatProbs<V>, bool kScales = false>
 static void exponentiate(const Problem& p, std::int64_t size, typename V::Scalar* scores,
                          RowBlock<V>* row_block) {
   for (int v = 0; v < row_block->vectors; ++v) {
-    exponentiate_keys<V, kMasked, Probs>(p, 0, size, v * V::kLanes, scores, &row_block->state);
+    exponentiate_keys<V, kMasked, Probs, kScales>(p, 0, size, v * V::kLanes, scores,
+                                                  &row_block->state);
   }
 }
 

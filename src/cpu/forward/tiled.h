@@ -16,7 +16,9 @@ struct TiledArgs {
   std::int64_t heads_per_task = 1;  // of K and V, that decode rows take together
   std::int64_t head_groups = 1;     // that those are
   std::int64_t tile_kv = 0;         // a multiple of decode_tile_kv
+  std::int64_t max_tile_kv = 0;     // tiles off the grid may have more, see is_one_tile
   std::int64_t decode_tile_kv = 0;  // of decode rows
+  bool has_narrow_window = false;   // see is_one_tile
   bool copies_values = false;       // of f32 too, where FloatTiles gains by it
   bool copies_strided = false;      // where their rows do not follow one another, too
   bool ends_at_once = false;        // in one tile all rows end, whose outs need no room
@@ -28,9 +30,9 @@ struct TiledArgs {
   std::int64_t at_totals = 0;     // and the row blocks' states but for that block
   std::int64_t at_split = 0;      // outs again, where rows take the splits of their keys
   std::int64_t at_states = 0;     // two of the row blocks' states, there too
-  std::int64_t at_scores = 0;     // [tile_kv][W]
-  std::int64_t at_keys = 0;       // [tile_kv][padded head_dim_qk], where keys are converted
-  std::int64_t at_values = 0;     // [tile_kv][padded head_dim_v], where values are copied
+  std::int64_t at_scores = 0;     // [keys of a tile that a row block sees][W]
+  std::int64_t at_keys = 0;       // [max_tile_kv][padded head_dim_qk], where keys are converted
+  std::int64_t at_values = 0;     // [max_tile_kv][padded head_dim_v], where values are copied
   std::int64_t at_row = 0;        // [tile_kv]
   std::int64_t at_registers = 0;  // of functions
   const FunctionKernel* functions = nullptr;  // set where the problem has any

@@ -91,8 +91,17 @@ static semantics::KeyRange reach(const RowBlockSet<Tiles>& set) {
                                  row_blocks[set.per_head - 1].i_end);
 }
 
+/// Whether all keys of the rows are one tile, which begins where they do: a narrow window of a few
+/// keys would lie in two or three tiles of the grid, each a pass of its own. A function of the
+/// call's window and the sequence's own lengths.
+template <class Tiles>
+static bool is_one_tile(const RowBlockSet<Tiles>& set) {
+  if (!Tiles::kTakesRanges || !set.a.has_narrow_window) return false;
+  return num_splits(set.s.len_q * set.a.problem.group_size, set.s.band.len_kv) == 1;
+}
+
 /// Scores of `visible` become probabilities in the form that Tiles multiplies.
-template <class Tiles, int kVectors, bool kMasked>
+template <class Tiles, int kVectors, bool kMasked, bool kScales = false>
 static void exponentiate_scores(const RowBlockSet<Tiles>& set, Tile visible,
                                 typename RowBlockSet<Tiles>::T* scores,
                                 RowBlock<typename Tiles::Vocabulary>* row_block) {
@@ -101,7 +110,7 @@ static void exponentiate_scores(const RowBlockSet<Tiles>& set, Tile visible,
   const Problem& p = set.a.problem;
   if (p.dropout.threshold == 0 && !rounds_probs(p)) {
     const std::int64_t stored = visible.size / kExp2Vectors * kExp2Vectors;
-    exponentiate<V, kMasked, Probs>(p, visible.size, scores, row_block);
+    exponentiate<V, kMasked, Probs, kScales>(p, visible.size, scores, row_block);
     Probs::template finish<kVectors>(scores, stored, visible.size);
   } else {
     exponentiate_rounded<V, kMasked>(p, visible.size, scores, row_block);
@@ -119,6 +128,7 @@ static bool ranges_of_vectors(const Problem& p, const RowBlock<V>& row_block, Ti
       p.mask.present || p.tree.present || p.segments_q.present || p.masks_by_function;
   const bool has_edits = p.caps_scores || p.slopes.present || p.bias.present || p.edits_by_function;
   if (has_masks || has_edits || p.dropout.threshold != 0 || rounds_probs(p)) return false;
+  if (p.prescale_scores && !scales_in_softmax<V>(p)) return false;
   for (int v = 0; v < kVectors; ++v) {
     const std::int64_t lo = keys_in_tile(row_block, v * V::kLanes, visible).lo;
     const std::int64_t hi = keys_in_tile(row_block, (v + 1) * V::kLanes - 1, visible).hi;
@@ -147,13 +157,73 @@ static void start_output_rows(const RowBlockSet<Tiles>& set, std::int64_t x, Til
   row_block.is_written = is_last;
 }
 
-/// The keys of `visible` that some of the rows see, in whole pairs up to `end`.
-template <class V>
-REGARD_KERNEL_FN semantics::KeyRange keys_of_rows(const RowBlock<V>& row_block, LaneRange rows,
-                                                  Tile visible, std::int64_t end) {
-  const std::int64_t lo = keys_in_tile(row_block, static_cast<int>(rows.begin), visible).lo;
-  const std::int64_t hi = keys_in_tile(row_block, static_cast<int>(rows.end) - 1, visible).hi;
-  return {lo / 2 * 2, hi % 2 == 0 || hi == end ? hi : hi + 1};
+/// The steps of a product with values in which each kOutputRows rows see keys.
+template <class Tiles, class V>
+static void steps_of_rows(const LaneKeys<V>& lanes, std::int64_t rows, semantics::KeyRange* steps) {
+  constexpr std::int64_t kKeys = Tiles::kStepKeys;
+  for (std::int64_t w = 0; w < rows; w += kOutputRows) {
+    const std::int64_t last = (w + kOutputRows < rows ? w + kOutputRows : rows) - 1;
+    steps[w / kOutputRows] = {static_cast<std::int64_t>(lanes.lo[w]) / kKeys,
+                              (static_cast<std::int64_t>(lanes.hi[last]) + kKeys - 1) / kKeys};
+  }
+}
+
+/// Of the keys of each vector of rows, whole blocks that all of its rows see.
+template <class V, int kVectors>
+REGARD_KERNEL_FN StepRanges<kVectors> ranges_of_all(const LaneKeys<V>& lanes) {
+  StepRanges<kVectors> all;
+  for (int v = 0; v < kVectors; ++v) {
+    const auto lo = static_cast<std::int64_t>(lanes.lo[(v + 1) * V::kLanes - 1]);
+    all.begin[v] = (lo + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+    all.end[v] = static_cast<std::int64_t>(lanes.hi[v * V::kLanes]) / kKeyBlock * kKeyBlock;
+  }
+  return all;
+}
+
+/// Scores of the keys that each vector of rows computes, hidden; max [W] grows.
+template <class Tiles, int kVectors>
+static void score_ranges(const RowBlockSet<Tiles>& set, std::int64_t x, Tile visible,
+                         const StepRanges<kVectors>& keys,
+                         const LaneKeys<typename Tiles::Vocabulary>& lanes, Tiles* tiles,
+                         typename RowBlockSet<Tiles>::T* max) {
+  using V = typename Tiles::Vocabulary;
+  using T = typename V::Scalar;
+  const RowBlock<V>& row_block = set.row_blocks()[x];
+  const StepRanges<kVectors> all = ranges_of_all<V, kVectors>(lanes);
+  T* const scores = set.scores();
+  const auto score = [&](auto first, auto end, std::int64_t from, std::int64_t to) {
+    constexpr int kFirst = decltype(first)::value, kEnd = decltype(end)::value;
+    constexpr int kAt = kFirst * V::kLanes;
+    if (from >= to) return;
+    alignas(64) T of_all[V::kWidth];  // what is hidden counts there
+    for (int v = kFirst; v < kEnd; ++v) V::store(of_all + v * V::kLanes, minus_infinity<V>());
+    Tiles::template scores<kEnd - kFirst>(tiles, row_block, set.query(x) + kAt,
+                                          Tile{visible.begin + from, to - from},
+                                          scores + from * V::kWidth + kAt, of_all + kAt);
+    for (int v = kFirst; v < kEnd; ++v) {
+      const int at = v * V::kLanes;
+      const bool sees_all = all.begin[v] <= from && to <= all.end[v];
+      if (sees_all) {
+        V::store(max + at, V::max(V::load(of_all + at), V::load(max + at)));
+        continue;
+      }
+      hide_outside(lanes, v, from, to, scores);
+      accumulate_max_of<V>(from, to, scores + at, max + at);
+    }
+  };
+  for_stages(
+      keys, [&](auto first, auto end, std::int64_t from, std::int64_t to)
+                __attribute__((always_inline)) {
+                  if constexpr (decltype(end)::value - decltype(first)::value < kVectors) {
+                    score(first, end, from, to);
+                  } else {  // the first vector's last keys, and the last one's first, are hidden
+                    const std::int64_t lo = semantics::clamp(all.begin[kVectors - 1], from, to);
+                    const std::int64_t hi = semantics::clamp(all.end[0], lo, to);
+                    score(first, end, from, lo);
+                    score(first, end, lo, hi);
+                    score(first, end, hi, to);
+                  }
+                });
 }
 
 /// Processes what each vector of rows sees of a tile whose values are finite.
@@ -169,43 +239,31 @@ static void process_ranges(const RowBlockSet<Tiles>& set, std::int64_t x, Tile v
   T* const scores = set.scores();
   alignas(64) T max[V::kWidth];
   alignas(64) T rescale[V::kWidth];
-  alignas(64) T of_all[V::kWidth];  // what is hidden counts there
-  for (int v = 0; v < kVectors; ++v) {
-    V::store(max + v * V::kLanes, minus_infinity<V>());
-    V::store(of_all + v * V::kLanes, minus_infinity<V>());
-  }
-  for_stages(
-      keys, [&](auto first, auto end, std::int64_t from, std::int64_t to)
-                __attribute__((always_inline)) {
-                  constexpr int kFirst = decltype(first)::value, kEnd = decltype(end)::value;
-                  constexpr int kAt = kFirst * V::kLanes;
-                  if (from == to) return;
-                  Tiles::template scores<kEnd - kFirst>(
-                      tiles, row_block, set.query(x) + kAt, Tile{visible.begin + from, to - from},
-                      scores + from * V::kWidth + kAt, of_all + kAt);
-                });
-  for (int v = 0; v < kVectors; ++v) {
-    const int at = v * V::kLanes;
-    if (p.prescale_scores) scale_keys<V>(p, keys.begin[v], keys.end[v], scores + at);
-    hide_outside<V>(row_block, v, visible, keys.begin[v], keys.end[v], scores);
-    accumulate_max_of<V>(keys.begin[v], keys.end[v], scores + at, max + at);
-  }
+  for (int v = 0; v < kVectors; ++v) V::store(max + v * V::kLanes, minus_infinity<V>());
+  LaneKeys<V> lanes;
+  find_lane_keys(row_block, visible, &lanes);
+  score_ranges<Tiles, kVectors>(set, x, visible, keys, lanes, tiles, max);
+  if (p.prescale_scores) scale_max<V>(p, kVectors, max);
   update_max<V>(p, kVectors, max, &row_block.state, rescale);
   for (int v = 0; v < kVectors; ++v) {
     const int at = v * V::kLanes;
     const std::int64_t size = keys.end[v] - keys.begin[v];
-    exponentiate_keys<V, false, Probs>(p, keys.begin[v], keys.end[v], at, scores, &row_block.state);
+    if (p.prescale_scores) {
+      exponentiate_keys<V, false, Probs, true>(p, keys.begin[v], keys.end[v], at, scores,
+                                               &row_block.state);
+    } else {
+      exponentiate_keys<V, false, Probs>(p, keys.begin[v], keys.end[v], at, scores,
+                                         &row_block.state);
+    }
     const std::int64_t stored = keys.begin[v] + size / kExp2Vectors * kExp2Vectors;
     Probs::template finish<1>(scores + at, stored, keys.end[v]);
   }
   if (set.has_output_rows) {
     OutputRows<V> to;
     start_output_rows(set, x, tiles->tile(), rescale, out, &to);
-    for (std::int64_t w = 0; w < row_block.rows; w += kOutputRows) {
-      const std::int64_t end = w + kOutputRows < row_block.rows ? w + kOutputRows : row_block.rows;
-      Tiles::add_rows(tiles, to, {w, end}, scores, visible,
-                      keys_of_rows(row_block, {w, end}, visible, keys.end[w / V::kLanes]), false);
-    }
+    semantics::KeyRange steps[(V::kWidth + kOutputRows - 1) / kOutputRows];
+    steps_of_rows<Tiles>(lanes, row_block.rows, steps);
+    Tiles::add_rows(tiles, to, row_block.rows, scores, visible, steps, false);
     return;
   }
   const T* const keep = row_block.has_out ? rescale : nullptr;
@@ -241,12 +299,17 @@ static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleK
   for (int v = 0; v < kVectors; ++v) V::store(max + v * V::kLanes, minus_infinity<V>());
   T* const scores = set.scores();
   Tiles::template scores<kVectors>(tiles, row_block, set.query(x), visible, scores, max);
-  if (partial || p.prescale_scores) {
+  const bool scales = !partial && scales_in_softmax<V>(p);
+  if (scales) {
+    scale_max<V>(p, kVectors, max);
+  } else if (partial || p.prescale_scores) {
     partial = edit_scores_with_max<V>(p, row_block, seen, scores, set.edit_scratch(), max);
   }
   update_max<V>(p, kVectors, max, &row_block.state, rescale);
   const bool selects = partial && !tiles->are_values_finite();
-  if (selects) {
+  if (scales) {
+    exponentiate_scores<Tiles, kVectors, false, true>(set, visible, scores, &row_block);
+  } else if (selects) {
     exponentiate_scores<Tiles, kVectors, true>(set, visible, scores, &row_block);
   } else {
     exponentiate_scores<Tiles, kVectors, false>(set, visible, scores, &row_block);
@@ -255,8 +318,7 @@ static void process_tile(const RowBlockSet<Tiles>& set, std::int64_t x, VisibleK
     if (set.has_output_rows) {
       OutputRows<V> to;
       start_output_rows(set, x, tiles->tile(), rescale, out, &to);
-      return Tiles::add_rows(tiles, to, {0, row_block.rows}, scores, visible, {0, visible.size},
-                             selects);
+      return Tiles::add_rows(tiles, to, row_block.rows, scores, visible, nullptr, selects);
     }
   }
   const T* const keep = Tiles::kStartsOut && !row_block.has_out ? nullptr : rescale;
@@ -287,13 +349,10 @@ template <class Tiles>
 static void process_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys,
                          typename RowBlockSet<Tiles>::T* outs) {
   const TiledArgs& a = set.a;
-  const std::int64_t tile_kv = Tiles::tile_kv(a);
-  const TileSpan span = tiles_of(keys, tile_kv);
   const std::int64_t reach_end = reach(set).hi;
   const std::int64_t size = Tiles::Out::size(a.problem);
   Tiles tiles(a, set.order, set.scratch);
-  for (std::int64_t index = span.begin; index < span.end; ++index) {
-    const Tile tile = tile_at(index, tile_kv, set.s.band.len_kv);
+  const auto process = [&](Tile tile) {
     std::int64_t x = 0;
     for (std::int64_t head = 0; head < set.heads; ++head) {
       tiles.start({set.head_kv + head, head, set.heads, reach_end}, tile);
@@ -301,6 +360,16 @@ static void process_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys
         process_visible(set, x, &tiles, outs + x * size);
       }
     }
+  };
+  if (is_one_tile(set)) {
+    const std::int64_t begin = keys.lo / kKeyBlock * kKeyBlock;
+    if (keys.lo < keys.hi) process({begin, keys.hi - begin});
+    return;
+  }
+  const std::int64_t tile_kv = Tiles::tile_kv(a);
+  const TileSpan span = tiles_of(keys, tile_kv);
+  for (std::int64_t index = span.begin; index < span.end; ++index) {
+    process(tile_at(index, tile_kv, set.s.band.len_kv));
   }
 }
 
@@ -352,7 +421,7 @@ static void sum_keys(const RowBlockSet<Tiles>& set, semantics::KeyRange keys,
   using T = typename V::Scalar;
   const TiledArgs& a = set.a;
   const semantics::KeyRange seen = common_keys(keys, reach(set));
-  if (is_one_sum(a.problem, keys, seen)) {
+  if (is_one_tile(set) || is_one_sum(a.problem, keys, seen)) {
     for (std::int64_t x = 0; x < set.count(); ++x) set.row_blocks()[x].has_out = false;
     if (!Tiles::kStartsOut) clear_outs(set, outs);
     process_keys(set, seen, outs);
@@ -409,19 +478,14 @@ static bool has_output_rows(const RowBlockSet<Tiles>& set) {
   if (set.a.ends_at_once) return true;
   if (p.head_dim_v % V::kLanes != 0 || p.out_amax.present) return false;
   const semantics::KeyRange keys = {0, set.s.band.len_kv}, seen = common_keys(keys, reach(set));
-  if (!is_one_sum(p, keys, seen) || !Tiles::has_dense_values(p, set.s.b, set.head_kv)) return false;
-  constexpr std::int64_t kFewTiles = 4, kNarrowTiles = 2;
-  const RowBlock<V>& first = set.row_blocks()[0];
+  if (!Tiles::has_dense_values(p, set.s.b, set.head_kv)) return false;
+  if (is_one_tile(set)) return true;
+  if (!is_one_sum(p, keys, seen)) return false;
+  constexpr std::int64_t kFewTiles = 4;
   const RowBlock<V>& last = set.row_blocks()[set.per_head - 1];
   const std::int64_t tile_kv = Tiles::tile_kv(set.a);
-  // The first keys cut the first rows' window short, the last keys the last rows'.
-  const semantics::KeyRange of_first = reach(first), of_last = reach(last);
-  const std::int64_t narrow = kNarrowTiles * tile_kv;
-  const bool is_narrow = p.window_left >= 0 && of_first.hi - of_first.lo <= narrow &&
-                         of_last.hi - of_last.lo <= narrow;
   const bool has_few_left = lanes_of(last) - last.rows >= kOutputRows;
-  return seen.hi <= tile_kv || is_narrow ||
-         (has_few_left && seen.hi - seen.lo <= kFewTiles * tile_kv);
+  return seen.hi <= tile_kv || (has_few_left && seen.hi - seen.lo <= kFewTiles * tile_kv);
 }
 
 /// Rows that see all their keys in one go; the set is used up.

@@ -1,0 +1,66 @@
+#include "cpu/task_sizes.h"
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "cpu/split.h"
+#include "cpu/threads/run_tasks.h"
+#include "regard/dtype.h"
+
+namespace regard::cpu {
+
+std::int64_t choose_heads(const AttentionParams& params, std::int64_t splits,
+                          std::int32_t workers) noexcept {
+  constexpr std::int64_t kMaxHeads = 8;
+  // The heads of small pages are neighbours in either order. One head at a time is 1.1 to 1.4 times
+  // as fast where its rows of a page fill a page of memory.
+  const std::int64_t row_bytes = params.head_dim_qk * size_of(params.dtype_k);
+  const bool apart = params.layout_k == Layout::kBhsd &&
+                     (!params.features.has(Feature::kPaged) ||
+                      saturating_mul(params.page_size, row_bytes) >= kMemoryPage);
+  std::int64_t heads = apart ? 1 : std::min(params.num_heads_kv, kMaxHeads);
+  const auto tasks = [&] {
+    return saturating_mul(params.batch,
+                          saturating_mul(ceil_div(params.num_heads_kv, heads), splits));
+  };
+  while (heads > 1 && tasks() < 4 * std::int64_t{workers}) heads /= 2;
+  return std::max<std::int64_t>(heads, 1);
+}
+
+std::int64_t even_block_rows(const AttentionParams& params, const TiledKernel& kernel,
+                             std::int64_t max_row_blocks, std::int64_t splits,
+                             std::int32_t workers) noexcept {
+  std::int64_t row_blocks = max_row_blocks;
+  while (row_blocks > 1 &&
+         count_tasks(params, row_blocks * kernel.width) * splits < 3 * std::int64_t{workers}) {
+    row_blocks /= 2;
+  }
+  const std::int64_t rows = rows_per_head(params);
+  const std::int64_t blocks = ceil_div(rows, row_blocks * kernel.width);
+  return ceil_div(ceil_div(rows, blocks), kernel.lanes) * kernel.lanes;
+}
+
+std::int64_t window_keys(const AttentionParams& params, std::int64_t rows,
+                         bool in_blocks) noexcept {
+  constexpr std::int64_t kBlock = 8;
+  const bool has_heads = params.num_heads_q > 0 && params.num_heads_kv > 0;
+  const std::int64_t group = has_heads ? params.num_heads_q / params.num_heads_kv : 1;
+  const std::int64_t apart = (rows + group - 2) / group;  // the first and the last query, at most
+  const std::int64_t keys = apart + params.window_left + params.window_right + kBlock;
+  // Whole blocks, of which as many keys as one less than a block may lie on either side.
+  return std::min(in_blocks ? (keys + kBlock - 1) / kBlock * kBlock : keys, params.seqlen_kv);
+}
+
+bool has_narrow_window(const AttentionParams& params, const TiledKernel& kernel) noexcept {
+  constexpr std::int64_t kNarrow = 256;
+  const std::int64_t left = params.window_left, right = params.window_right;
+  const bool is_narrow =
+      left >= 0 && right >= 0 && left < kNarrow && right < kNarrow && left + right < kNarrow;
+  // A callback has the bits of the function that computes the same.
+  const bool has_functions = params.features.has(Feature::kScoreFunction) ||
+                             params.features.has(Feature::kScoreCallback) ||
+                             params.features.has(Feature::kMaskFunction);
+  return is_narrow && kernel.adds_rows && !has_functions;
+}
+
+}  // namespace regard::cpu
