@@ -239,6 +239,9 @@ class Bench {
       std::printf("%-8s %s: %s\n", group.c_str(), choice.words.c_str(), choice.error.c_str());
       return;
     }
+    for (const CostObservation& time : choice.times) {
+      times_.push_back({time, time.seconds, time.seconds});
+    }
     std::map<std::string, double> seconds;
     for (const Way& way : choice.ways) seconds[way.name] = way.seconds;
     Figures figures;

@@ -11,19 +11,19 @@ namespace {
 constexpr BackendId kMathId = BackendId::kMath, kFlashId = BackendId::kFlash,
                     kEfficientId = BackendId::kEfficient;
 
-// Fitted to the times of some 1,100 random problems (regard_bench_costs --fit, seeds 21, 22, 301 and
-// 401 to 406) on a Zen 4 (AVX-512, two threads) with its measured rates. docs/dev/tuning.md has how
+// Fitted to the times of 1,339 random problems (regard_bench_costs --fit, seeds 21, 22, 301 and
+// 401 to 423) on a Zen 4 (AVX-512, two threads) with its measured rates. docs/dev/tuning.md has how
 // well they predict others.
 // clang-format off
 constexpr CostEntry kEntries[] = {
-    {kFlashId, CostKind::kDecode, CostTypes::kFloats, {9.18e-07, 5.08e-07, 1.22, 139, 7.03, 0.414, 1.37}},
-    {kFlashId, CostKind::kDecode, CostTypes::kPairs, {9.63e-07, 6.04e-07, 1.18, 103, 3.06, 0.537, 1.34}},
-    {kFlashId, CostKind::kDecode, CostTypes::kConverted, {9.9e-07, 4.66e-07, 1.28, 92, 3.26, 0.511, 1.34}},
-    {kFlashId, CostKind::kDecode, CostTypes::kI8, {6.04e-07, 9.06e-07, 1.11, 150, 1.86, 0.703, 1.41}},
-    {kFlashId, CostKind::kDecode, CostTypes::kF8, {2.6e-06, 1.01e-06, 0.581, 142, 6.23, 1.13, 1.41}},
-    {kFlashId, CostKind::kDecode, CostTypes::kU4, {1.18e-06, 7.73e-07, 1.71, 86.5, 5.72, 1.48, 1.68}},
+    {kFlashId, CostKind::kDecode, CostTypes::kFloats, {9.65e-07, 5.28e-07, 1.28, 113, 7.08, 0.391, 1.35}},
+    {kFlashId, CostKind::kDecode, CostTypes::kPairs, {9.49e-07, 5.75e-07, 1.29, 115, 2.73, 0.594, 1.34}},
+    {kFlashId, CostKind::kDecode, CostTypes::kConverted, {1.22e-06, 4.52e-07, 1.28, 87.6, 3.86, 0.417, 1.33}},
+    {kFlashId, CostKind::kDecode, CostTypes::kI8, {8.85e-07, 9.52e-07, 1.14, 170, 2.37, 0.801, 1.36}},
+    {kFlashId, CostKind::kDecode, CostTypes::kF8, {1.26e-06, 8.95e-07, 1.17, 232, 4.14, 2.03, 1.29}},
+    {kFlashId, CostKind::kDecode, CostTypes::kU4, {1.43e-06, 7.34e-07, 1.7, 109, 6.45, 1.79, 1.49}},
     {kFlashId, CostKind::kShort, CostTypes::kFloats, {1.03e-06, 1.87e-07, 0.962, 48.7, 5.57, 1.73, 1.2}},
-    {kFlashId, CostKind::kShort, CostTypes::kPairs, {1.98e-06, 3.61e-07, 0.81, 43.7, 8.18, 0.562, 1.2}},
+    {kFlashId, CostKind::kShort, CostTypes::kPairs, {1.9e-06, 3.27e-07, 0.799, 47.8, 8.35, 0.574, 1.22}},
     {kFlashId, CostKind::kShort, CostTypes::kConverted, {1.48e-06, 9.28e-07, 0.984, 34.9, 7.11, 1.05, 1.2}},
     {kFlashId, CostKind::kPrefill, CostTypes::kFloats, {4.06e-06, 1.77e-07, 1.15, 12.8, 5.97, 1.85, 1.28}},
     {kFlashId, CostKind::kPrefill, CostTypes::kPairs, {2.85e-06, 6.22e-07, 1.2, 17.7, 3.46, 1.38, 1.21}},
@@ -34,9 +34,9 @@ constexpr CostEntry kEntries[] = {
     {kEfficientId, CostKind::kDecode, CostTypes::kFloats, {8.45e-07, 4.77e-07, 1.15, 151, 7.27, 0.408, 1.34}},
     {kEfficientId, CostKind::kDecode, CostTypes::kPairs, {1.06e-06, 5.49e-07, 1.44, 117, 1.65, 0.861, 1.49}},
     {kEfficientId, CostKind::kDecode, CostTypes::kConverted, {9.65e-07, 4.64e-07, 1.28, 107, 2.69, 0.767, 1.35}},
-    {kEfficientId, CostKind::kDecode, CostTypes::kI8, {6.15e-07, 9.24e-07, 1.08, 179, 1.53, 1.06, 1.4}},
-    {kEfficientId, CostKind::kDecode, CostTypes::kF8, {2.46e-06, 9.64e-07, 0.539, 165, 5.85, 1.73, 1.45}},
-    {kEfficientId, CostKind::kDecode, CostTypes::kU4, {1.29e-06, 6.85e-07, 1.68, 99.5, 5.74, 1.87, 1.76}},
+    {kEfficientId, CostKind::kDecode, CostTypes::kI8, {7.47e-07, 1.02e-06, 1.11, 176, 1.74, 1.15, 1.44}},
+    {kEfficientId, CostKind::kDecode, CostTypes::kF8, {2.41e-06, 8.6e-07, 1.08, 171, 4.72, 1.73, 1.47}},
+    {kEfficientId, CostKind::kDecode, CostTypes::kU4, {1.09e-06, 6.63e-07, 1.7, 124, 5.88, 2.31, 1.52}},
     {kEfficientId, CostKind::kShort, CostTypes::kFloats, {2.19e-06, 1.41e-07, 1.01, 44.4, 5.3, 1.65, 1.2}},
     {kEfficientId, CostKind::kShort, CostTypes::kPairs, {1.69e-06, 2.91e-07, 0.866, 49, 7.62, 0.641, 1.15}},
     {kEfficientId, CostKind::kShort, CostTypes::kConverted, {1.38e-06, 8.76e-07, 1.02, 54.3, 5.88, 0.972, 1.2}},

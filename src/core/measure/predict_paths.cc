@@ -36,7 +36,7 @@ PathWork work_of(const AttentionParams& p, const MeanSide& q, const MeanSide& kv
   const double rows_q = masked ? q.positions : q.rows;
   work.bytes =
       rows_q * (row.q + row.out) + (masked ? kv.positions * (row.kv + 1.0) : kv.rows * row.kv);
-  if (path == PaddingPath::kLengths) work.cleared = (q.positions - q.rows) * row.out;
+  if (path != PaddingPath::kPacked) work.cleared = (q.positions - q.rows) * row.out;
   if (is_packed != (path == PaddingPath::kPacked)) {
     // unpad reads and writes the rows; pad reads them and writes every position.
     const double in_q = is_packed ? q.rows + q.positions : 2.0 * q.rows;

@@ -96,7 +96,7 @@ double mask_bytes(const AttentionParams& p) noexcept {
 struct TailTime {
   double key, row, conversion;
 };
-// By CostTypes: fitted to 289 times of FLASH on a Zen 4, of 117 GFLOP/s a thread.
+// By CostTypes: fitted to 362 times of FLASH on a Zen 4, of 117 GFLOP/s a thread.
 constexpr TailTime kTails[] = {{10, 5, 0}, {18, 3.5, 0}, {20, 7, 0},
                                {14, 6, 0}, {25, 3, 38},  {70, 3, 0}};
 constexpr double kTailPeak = 117e9;
@@ -116,10 +116,14 @@ double tail_operations(const MachineRates& rates, BackendId backend,
     return 0.5 *
            ((p.head_dim_qk % vector != 0 ? 1.0 : 0.0) + (p.head_dim_v % vector != 0 ? 1.0 : 0.0));
   };
+  // A last vector of f32 that is full is half as long to convert as one that is not.
+  const bool is_half = backend != BackendId::kMath &&
+                       (types == CostTypes::kI8 || types == CostTypes::kU4) &&
+                       has_tail(lanes) == 0.0;
   const TailTime tail = kTails[static_cast<int>(types)];
   const double rows = static_cast<double>(rows_of(p, mean_queries(p).length));
   const double nanoseconds =
-      has_tail(step) * (tail.key + tail.row * rows) +
+      (is_half ? 0.5 : 1.0) * has_tail(step) * (tail.key + tail.row * rows) +
       (backend == BackendId::kMath ? 0.0 : has_tail(kF8Codes) * tail.conversion);
   return nanoseconds * 1e-9 * kTailPeak;
 }
@@ -198,14 +202,18 @@ CostTypes types_of(const AttentionParams& p) noexcept {
 }
 
 /// The peak of the kernel that runs: AMX multiplies in row blocks of the forward, and in FLASH's
-/// backward.
+/// backward; decode rows of bf16 multiply caches of 8 bits and less as pairs.
 double arithmetic_gflops(const MachineRates& rates, BackendId backend, CostKind kind,
                          const AttentionParams& p) noexcept {
   const bool in_rows = kind == CostKind::kPrefill || kind == CostKind::kShort;
   const bool has_amx = kind == CostKind::kBackward ? backend == BackendId::kFlash
                                                    : in_rows && backend != BackendId::kMath;
-  if (!rates.isa.includes(Isa::kAmxBf16) || has_amx) return peak_gflops(rates, p);
-  return p.dtype_q == Dtype::kF64 ? rates.f64_gflops : rates.f32_gflops;
+  if (rates.isa.includes(Isa::kAmxBf16) && !has_amx) {
+    return p.dtype_q == Dtype::kF64 ? rates.f64_gflops : rates.f32_gflops;
+  }
+  const bool has_pairs = kind == CostKind::kDecode && backend != BackendId::kMath &&
+                         p.dtype_q == Dtype::kBf16 && types_of(p) > CostTypes::kConverted;
+  return has_pairs ? rates.bf16_gflops : peak_gflops(rates, p);
 }
 
 CallCounts count_call(const CostModel& model, BackendId backend, const AttentionParams& p,
