@@ -117,6 +117,7 @@ Choice measure_formats(Context& context, const std::string& words, int rounds) {
   const Selection selection = explain(context, parse_case(words).value().params);
   double least = 0.0;
   std::deque<conformance::Problem> problems;
+  std::vector<AttentionParams> params;
   std::vector<std::function<Status()>> calls;
   Policy only;
   only.only = {{selection.chosen}};
@@ -128,6 +129,7 @@ Choice measure_formats(Context& context, const std::string& words, int rounds) {
       choice.error = source.status().message();
       return choice;
     }
+    params.push_back(source->params);
     problems.push_back(conformance::make_problem(*source, {conformance::Guard::kNone}));
     const AttentionRequest& request = problems.back().request();
     calls.emplace_back([&context, &request, only] { return attention(context, request, only); });
@@ -142,6 +144,9 @@ Choice measure_formats(Context& context, const std::string& words, int rounds) {
     return choice;
   }
   measure_ways(calls, rounds, &choice);
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    choice.times.push_back({selection.chosen.id, params[i], false, choice.ways[i].seconds});
+  }
   return choice;
 }
 

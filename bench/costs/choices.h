@@ -5,6 +5,7 @@
 
 #include "bench/costs/problems.h"
 #include "regard/context.h"
+#include "regard/cost.h"
 
 // Choices beside that of a backend: how padded sequences are computed, and in which format a cache
 // is kept. Each way is measured, in turns.
@@ -21,7 +22,8 @@ struct Choice {
   std::string words;
   std::string chosen;  // the way that regard takes, or predicts to be the fastest
   std::vector<Way> ways;
-  std::string error;  // why nothing was measured
+  std::vector<CostObservation> times;  // of ways that are calls of a backend
+  std::string error;                   // why nothing was measured
 };
 
 /// attention_padded() of a random batch: padded or packed. `chosen` is what padding "auto" takes.

@@ -1,6 +1,6 @@
 // Random problems, measured on every usable backend: how often the choice is within 5 % of the
 // fastest, and the prediction within 1.3 times the measured time. The same of padding "auto" and of
-// the format of a cache.
+// the format of a cache. A problem that other programs disturb is measured again, at last left out.
 //
 //     regard_bench_costs [--problems 200] [--seed 1] [--seconds 60] [--group NAME] [--save FILE]
 //         [--fit] [--load FILE]...
@@ -28,6 +28,7 @@
 #include "bench/costs/choices.h"
 #include "bench/costs/problems.h"
 #include "bench/costs/ratios.h"
+#include "bench/costs/steady.h"
 #include "conformance/problem.h"
 #include "regard/attention.h"
 
@@ -107,7 +108,10 @@ class Bench {
       const std::string group =
           options_.group.empty() ? kGroups[static_cast<std::size_t>(i) % count] : options_.group;
       if (group == "padded") {
-        judge(group, [&] { return bench::measure_padded(context_, &draw, kRounds); });
+        judge(group, [&, before = draw] {
+          draw = before;  // the same problem where it is measured again
+          return bench::measure_padded(context_, &draw, kRounds);
+        });
       } else if (group == "formats") {
         const std::string words = bench::draw_case(group, &draw);
         judge(group, [&] { return bench::measure_formats(context_, words, kRounds); });
@@ -143,6 +147,19 @@ class Bench {
     return true;
   }
 
+  /// Measures while the machine is steady; false after so many tries.
+  template <class Measure>
+  bool measure_steadily(Measure measure) {
+    constexpr int kTries = 4;
+    for (int i = 0; i < kTries; ++i) {
+      const bool was_steady = steady_.wait();
+      if (!measure()) return true;
+      if (was_steady && steady_.is_steady()) return true;
+    }
+    ++disturbed_;
+    return false;
+  }
+
   Expected<Benchmark> bench(const conformance::Problem& problem) {
     BenchmarkOptions rounds;
     rounds.rounds = options_.fit ? 2 : kRounds;
@@ -157,7 +174,12 @@ class Bench {
       if (!attention(context_, problem.request()).ok()) return;
       problem.begin_backward();
     }
-    const Expected<Benchmark> result = bench(problem);
+    Expected<Benchmark> result = Benchmark();
+    const bool is_steady = measure_steadily([&] {
+      result = bench(problem);
+      return result.ok();
+    });
+    if (!is_steady) return;
     if (!result.ok()) {
       std::printf("%s: %s\n", words.c_str(), result.status().message().c_str());
       return;
@@ -207,10 +229,18 @@ class Bench {
 
   template <class Measure>
   void judge(const std::string& group, Measure measure) {
-    const Choice choice = measure();
+    Choice choice;
+    const bool is_steady = measure_steadily([&] {
+      choice = measure();
+      return choice.error.empty();
+    });
+    if (!is_steady) return;
     if (!choice.error.empty()) {
       std::printf("%-8s %s: %s\n", group.c_str(), choice.words.c_str(), choice.error.c_str());
       return;
+    }
+    for (const CostObservation& time : choice.times) {
+      times_.push_back({time, time.seconds, time.seconds});
     }
     std::map<std::string, double> seconds;
     for (const Way& way : choice.ways) seconds[way.name] = way.seconds;
@@ -246,6 +276,7 @@ class Bench {
       total.add(figures);
     }
     print("all", total);
+    std::printf("left out, as other programs disturbed them: %d\n", disturbed_);
   }
 
   void fit() {
@@ -296,6 +327,8 @@ class Bench {
 
   Options options_;
   Context context_;
+  bench::SteadyMachine steady_{context_};
+  int disturbed_ = 0;  // problems
   std::vector<TuningTable::Time> times_;
   MachineRates rates_;  // of a loaded file
   CostModel costs_;     // fitted

@@ -19,7 +19,7 @@ namespace regard {
 /// What kernels of CPU backends do alike. Rows are the queries of a sequence times the query heads
 /// of a group.
 enum class CostKind : std::uint8_t {
-  kDecode = 0,  // up to 16 rows
+  kDecode = 0,  // up to 16 rows, 8 of bf16
   kShort,       // up to 64 rows
   kPrefill,
   kBackward
@@ -44,13 +44,15 @@ REGARD_EXPORT const char* to_string(CostTypes types) noexcept;
 /// rate at which the caches or memory that hold the tensors deliver bytes:
 ///
 ///     compute = (operations * arithmetic / P) + (scores_of_the_problem * scores / F)
-///     seconds = call + (tasks / threads) * task + elements_of_q_out_k_v * rows / F
+///     seconds = call + (tasks / threads) * task + elements_of_q_out_k_v * rows / F + last_vectors
 ///               + sqrt(compute^2 + (bytes * memory / R)^2)
+///
+/// last_vectors: what decode rows take for head dims that do not fill the last vector of a key.
 struct CostTerms {
   double call = 0.0;        // seconds
   double task = 0.0;        // seconds; a task is a row block of a head of k and v
   double arithmetic = 1.0;  // one over the share of the peak that products reach
-  double scores = 0.0;      // operations of each visible score beside its products
+  double scores = 0.0;      // operations of each computed score beside its products
   double rows = 0.0;        // operations of each element of q, out, k and v
   double memory = 1.0;      // one over the share of the rate at which bytes arrive
   double spread = 2.0;      // nine of ten measured times are within this factor of the prediction
@@ -98,8 +100,8 @@ REGARD_EXPORT CostModel default_costs(const Env& env);
 /// The forward's time or, of params with needs_grad, the backward's, by a call whose plan exists
 /// and whose tensors are as near as their size allows. seconds is -1 where the model has no terms
 /// for the backend, and for problems on CUDA devices. Sequences have the mean of the lengths that
-/// params state (regard/padding.h). Where the model has no terms of kI8, kF8 or kU4 those of
-/// kConverted count. Reads no tensor; allocates nothing.
+/// params state (regard/padding.h), around which they are taken to spread evenly. Where the model
+/// has no terms of kI8, kF8 or kU4 those of kConverted count. Reads no tensor; allocates nothing.
 REGARD_EXPORT PredictedTime predict_time(const CostModel& model, const BackendRef& backend,
                                          const AttentionParams& params, bool backward) noexcept;
 

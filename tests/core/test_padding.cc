@@ -52,6 +52,16 @@ TEST(PredictPaths, OfPackedTensorsPackedIsTheFastest) {
   EXPECT_EQ(paths[2].bytes, 120 * 4 * 2 * 8 * 4.0);
 }
 
+TEST(PredictPaths, OfPackedTensorsPackedIsThePredictedForward) {
+  const Env env = described_env();
+  const AttentionParams params =
+      case_params("b4 hq2 sq100 d64 f32 packed total_q=120 total_kv=120");
+  const CostModel model = default_costs(env);
+  const auto paths = predict_paths(params, model.rates);
+  EXPECT_EQ(paths[2].seconds, predict_time(model, kFlash, params, false).seconds);
+  EXPECT_GT(paths[0].seconds, 1.5 * paths[2].seconds);  // copies
+}
+
 TEST(PredictPaths, CausalHalvesOperationsAndWindowsBoundThem) {
   const auto operations = [](const std::string& words) {
     return predict_paths(case_params("b2 hq1 sq64 d8 f32 lens " + words), {})[0].operations;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "regard/cost.h"
 
@@ -13,6 +14,7 @@ struct CallCounts {
   double arithmetic = 0.0;  // seconds at the peak
   double scores = 0.0;      // seconds of one operation of each score at the peak of f32
   double rows = 0.0;        // and of each element of q, out, k and v
+  double tails = 0.0;       // seconds of last vectors that are not full, which no term scales
   double memory = 0.0;      // seconds of the bytes at the rates of the levels that hold them
 };
 
@@ -21,6 +23,13 @@ CostTypes types_of(const AttentionParams& params) noexcept;
 
 CallCounts count_call(const CostModel& model, BackendId backend, const AttentionParams& params,
                       bool backward) noexcept;
+
+/// Types of caches without an entry have that of kConverted; null: there is none.
+const CostEntry* entry_of(std::span<const CostEntry> entries, BackendId backend, CostKind kind,
+                          CostTypes types) noexcept;
+
+/// The entries of default_costs().
+std::span<const CostEntry> default_entries() noexcept;
 
 double seconds_of(const CostTerms& terms, const CallCounts& counts) noexcept;
 
