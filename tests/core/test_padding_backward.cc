@@ -44,7 +44,7 @@ Problem problem_of(const std::string& words, bool dense = true) {
   return conformance::make_problem(c.value(), {conformance::Guard::kCanaries, dense});
 }
 
-Policy only(const Forced& forced) {
+Policy only_of(const Forced& forced) {
   Policy policy;
   policy.only = std::vector<BackendRef>{forced.backend};
   return policy;
@@ -186,7 +186,7 @@ void expect_singles(Context& context, const AttentionGradRequest& whole, const M
 class PaddedBackward : public testing::TestWithParam<Forced> {
  protected:
   std::unique_ptr<Context> context_ = make_context(GetParam().isa);
-  Policy policy_ = only(GetParam());
+  Policy policy_ = only_of(GetParam());
 };
 
 INSTANTIATE_TEST_SUITE_P(All, PaddedBackward, testing::ValuesIn(forced_backends()),
