@@ -11,9 +11,10 @@ namespace {
 constexpr BackendId kMathId = BackendId::kMath, kFlashId = BackendId::kFlash,
                     kEfficientId = BackendId::kEfficient;
 
-// Fitted to the times of 1,339 random problems (regard_bench_costs --fit, seeds 21, 22, 301 and
-// 401 to 423) on a Zen 4 (AVX-512, two threads) with its measured rates. docs/dev/tuning.md has how
-// well they predict others.
+// Fitted to the times of 1,339 random problems that regard_bench_costs saved (seeds 21, 22, 301 and
+// 401 to 423; a Zen 4, AVX-512, two threads, with its measured rates), all terms of an entry at
+// once by Gauss-Newton steps on their logarithms, outside of this repository; fit_costs() takes one
+// term after the other from here. docs/dev/tuning.md has how well they predict other problems.
 // clang-format off
 constexpr CostEntry kEntries[] = {
     {kFlashId, CostKind::kDecode, CostTypes::kFloats, {9.65e-07, 5.28e-07, 1.28, 113, 7.08, 0.391, 1.35}},
