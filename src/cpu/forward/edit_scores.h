@@ -208,8 +208,13 @@ static bool add_bias(const View& bias, const RowBlock<V>& row_block, Tile tile,
       V::store(max + v * V::kLanes, V::max(row_max, V::load(max + v * V::kLanes)));
     }
   };
-  if (bias.type == Element::kF32) {  // or there is a branch for each vector
+  // A constant, or there is a branch for each vector, and for each key that all rows share.
+  if (bias.type == Element::kF32) {
     add_from(Element::kF32);
+  } else if (bias.type == Element::kBf16) {
+    add_from(Element::kBf16);
+  } else if (bias.type == Element::kF16) {
+    add_from(Element::kF16);
   } else {
     add_from(bias.type);
   }
