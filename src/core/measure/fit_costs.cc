@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <vector>
@@ -13,71 +14,138 @@ struct Point {
   double seconds;
 };
 
-/// The error that a fit makes as small as it can. The last part keeps a term that the points do not
-/// determine where it was.
-double error_of(const CostTerms& terms, const CostTerms& start, const std::vector<Point>& points) {
-  double error = 0.0;
-  for (const Point& point : points) {
-    error += std::abs(std::log(seconds_of(terms, point.counts) / point.seconds));
-  }
-  constexpr double kPull = 1e-2;
-  double pull = 0.0;
-  std::vector<double> from;
-  for_each_cost_term(start, [&](const char*, double term) { from.push_back(term); });
+constexpr int kTerms = 6;  // that are fitted: all but the spread
+using Vector = std::array<double, kTerms>;
+using Matrix = std::array<Vector, kTerms>;
+
+/// The logarithms of terms: steps of a fit are factors, and no term becomes negative.
+Vector logarithms(const CostTerms& terms) {
+  Vector logs = {};
   std::size_t i = 0;
-  for_each_cost_term(
-      terms, [&](const char*, double term) { pull += std::abs(std::log(term / from[i++])); });
-  return error + kPull * pull * static_cast<double>(points.size());
+  for_each_cost_term(terms, [&](const char* name, double term) {
+    if (i == kTerms) return;
+    const bool is_time = name[0] == 'c' || name[0] == 't';  // call, task
+    logs[i++] = std::log(std::clamp(term, is_time ? 1e-8 : 1e-2, 1e6));
+  });
+  return logs;
 }
 
-/// Terms of 0 could never grow by factors.
-CostTerms above_zero(CostTerms terms) {
-  for_each_cost_term(terms, [](const char* name, double& term) {
-    const bool is_time = name[0] == 'c' || name[0] == 't';  // call, task
-    term = std::clamp(term, is_time ? 1e-8 : 1e-2, 1e6);
+CostTerms terms_of(const Vector& logs) {
+  CostTerms terms;
+  std::size_t i = 0;
+  for_each_cost_term(terms, [&](const char*, double& term) {
+    if (i < kTerms) term = std::exp(logs[i++]);
   });
   return terms;
 }
 
-/// One term after the other by ever smaller factors, until none helps.
-CostTerms descend(const CostTerms& start, const std::vector<Point>& points) {
-  CostTerms best = start;
-  double best_error = error_of(best, start, points);
-  for (const double step : {8.0, 4.0, 2.0, 1.4, 1.2, 1.1, 1.05, 1.02}) {
-    constexpr int kMaxPasses = 40;
-    bool improved = true;
-    for (int pass = 0; improved && pass < kMaxPasses; ++pass) {
-      improved = false;
-      for (int term = 0; term < 6; ++term) {  // not the spread
-        for (const double factor : {step, 1.0 / step}) {
-          CostTerms tried = best;
-          int i = 0;
-          for_each_cost_term(tried, [&](const char*, double& value) {
-            if (i++ == term) value *= factor;
-          });
-          tried = above_zero(tried);
-          const double error = error_of(tried, start, points);
-          if (error < best_error - 1e-12) {
-            best = tried;
-            best_error = error;
-            improved = true;
-          }
-        }
+/// How far the prediction is from the time, as a logarithm.
+double miss_of(const Vector& logs, const Point& point) {
+  return std::log(seconds_of(terms_of(logs), point.counts) / point.seconds);
+}
+
+/// What a fit makes small: misses, in full beyond some 5 %, so that disturbed times do not decide;
+/// and the way from the start, which keeps terms that the points do not determine where they were.
+struct Error {
+  static constexpr double kSmall = 0.05, kPull = 1e-3;
+  const std::vector<Point>& points;
+  const Vector& start;
+
+  double pull() const { return kPull * static_cast<double>(points.size()); }
+
+  double at(const Vector& logs) const {
+    double error = 0.0;
+    for (const Point& point : points) error += std::hypot(miss_of(logs, point), kSmall);
+    for (std::size_t i = 0; i < kTerms; ++i) {
+      error += pull() * (logs[i] - start[i]) * (logs[i] - start[i]);
+    }
+    return error;
+  }
+
+  /// Its gradient, and its curvature where misses are linear in the logarithms.
+  void differentiate(const Vector& logs, Vector* gradient, Matrix* curvature) const {
+    *gradient = {};
+    *curvature = {};
+    constexpr double kStep = 1e-4;
+    for (const Point& point : points) {
+      const double miss = miss_of(logs, point), weight = 1.0 / std::hypot(miss, kSmall);
+      Vector slope = {};
+      for (std::size_t i = 0; i < kTerms; ++i) {
+        Vector moved = logs;
+        moved[i] += kStep;
+        slope[i] = (miss_of(moved, point) - miss) / kStep;
+      }
+      for (std::size_t i = 0; i < kTerms; ++i) {
+        (*gradient)[i] += weight * slope[i] * miss;
+        for (std::size_t j = 0; j < kTerms; ++j) (*curvature)[i][j] += weight * slope[i] * slope[j];
       }
     }
+    for (std::size_t i = 0; i < kTerms; ++i) {
+      (*gradient)[i] += 2.0 * pull() * (logs[i] - start[i]);
+      (*curvature)[i][i] += 2.0 * pull();
+    }
+  }
+};
+
+/// x of a * x = b by Cholesky's factors; a is symmetric and positive, which Error's pull sees to.
+Vector solve(Matrix a, Vector b) {
+  for (std::size_t i = 0; i < kTerms; ++i) {
+    for (std::size_t j = 0; j <= i; ++j) {
+      double sum = a[i][j];
+      for (std::size_t k = 0; k < j; ++k) sum -= a[i][k] * a[j][k];
+      a[i][j] = i == j ? std::sqrt(sum) : sum / a[j][j];
+    }
+    for (std::size_t k = 0; k < i; ++k) b[i] -= a[i][k] * b[k];
+    b[i] /= a[i][i];
+  }
+  for (std::size_t i = kTerms; i-- > 0;) {
+    for (std::size_t k = i + 1; k < kTerms; ++k) b[i] -= a[k][i] * b[k];
+    b[i] /= a[i][i];
+  }
+  return b;
+}
+
+/// All terms at once, by Gauss-Newton steps as Levenberg and Marquardt damp them.
+Vector descend(const Vector& start, const Error& error) {
+  Vector best = start;
+  double least = error.at(best), damping = 1e-2;
+  constexpr int kMaxSteps = 60;
+  for (int i = 0; i < kMaxSteps; ++i) {
+    Vector gradient;
+    Matrix curvature;
+    error.differentiate(best, &gradient, &curvature);
+    const double before = least;
+    constexpr int kTries = 8;
+    for (int tried = 0; tried < kTries && least == before; ++tried) {
+      Matrix damped = curvature;
+      for (std::size_t k = 0; k < kTerms; ++k) damped[k][k] *= 1.0 + damping;
+      const Vector step = solve(damped, gradient);
+      Vector next = best;
+      constexpr double kFurthest = 1.5;  // a factor of 4.5
+      for (std::size_t k = 0; k < kTerms; ++k)
+        next[k] -= std::clamp(step[k], -kFurthest, kFurthest);
+      const double found = error.at(next);
+      if (found < least) {
+        best = next;
+        least = found;
+        damping = std::max(damping / 5.0, 1e-8);
+      } else {
+        damping *= 4.0;
+      }
+    }
+    if (before - least < 1e-7) break;
   }
   return best;
 }
 
-/// From the terms of another machine and from plain ones: a descent along one term at a time ends
-/// in the nearest valley.
+/// From the terms of another machine and from plain ones: a descent ends in the nearest valley.
 CostTerms fit_terms(const CostTerms& start, const std::vector<Point>& points) {
   constexpr CostTerms kPlain = {2e-6, 3e-7, 1.2, 30.0, 6.0, 1.2, 1.3};
-  const CostTerms first = above_zero(start);
-  const CostTerms near = descend(first, points), other = descend(kPlain, points);
+  const Vector given = logarithms(start), plain = logarithms(kPlain);
+  const Error of_given = {points, given}, of_plain = {points, plain};
+  const Vector near = descend(given, of_given), other = descend(plain, of_plain);
   constexpr double kBetter = 0.95;  // what the points hardly determine stays near the start
-  const bool is_better = error_of(other, other, points) < kBetter * error_of(near, near, points);
-  return is_better ? other : near;
+  return terms_of(of_plain.at(other) < kBetter * of_given.at(near) ? other : near);
 }
 
 /// The factor that nine of ten points are within.
