@@ -39,9 +39,9 @@ std::int32_t workers_of(const Run& run) {
   return run.backward ? run.plan.backward_kernel().workers : run.plan.kernel().workers;
 }
 
-/// Threads that take about as many tasks each, however busy the machine is: none is more than `lead`
-/// ahead of another that has some left to take. Each run has another lead, so that a thread that
-/// only took every second task the last time takes others, too.
+/// Threads that take about as many tasks each, however busy the machine is: none is more than
+/// `lead` ahead of another that has some left to take. Each run has another lead, so that a thread
+/// that only took every second task the last time takes others, too.
 class BusyThreads : public Executor {
  public:
   BusyThreads() {
