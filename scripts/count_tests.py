@@ -20,7 +20,7 @@ def main(folder):
             if case.find("failure") is not None:
                 failed += 1
             elif (skip := case.find("skipped")) is not None:
-                skipped[skip.get("message", "").splitlines()[-1]].append(name)
+                skipped[(skip.get("message") or "no reason").splitlines()[-1]].append(name)
             elif case.get("status") == "run":
                 passed += 1
     count = sum(map(len, skipped.values()))

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/checked.h"
+#include "base/message.h"
 #include "base/scratch.h"
 #include "cpu/append.h"
 #include "cpu/backward/run.h"
@@ -316,6 +317,22 @@ bool TiledBackend::ends_at_once(const AttentionParams& params, const Shape& shap
          params.head_dim_v % k.lanes == 0 && is_one_tile && !params.features.has(Feature::kOutAmax);
 }
 
+/// Fills in args what a narrow window makes of their tiles; returns the keys of a tile that a row
+/// block sees, at most.
+std::int64_t TiledBackend::set_narrow_window(const AttentionParams& params, const Shape& shape,
+                                             TiledArgs* args) noexcept {
+  const TiledKernel& k = *shape.kernel;
+  args->has_narrow_window = has_narrow_window(params, k);
+  args->max_tile_kv = args->tile_kv;
+  if (!args->has_narrow_window) return args->tile_kv;
+  const std::int64_t row_blocks =
+      std::max(shape.is_decode ? shape.row_blocks : 0, shape.few_row_blocks);
+  const std::int64_t rows = std::max(shape.block_rows, row_blocks * k.width);
+  // An even number: keys of bf16 are copied in pairs.
+  args->max_tile_kv = std::max(args->tile_kv, round_up(window_keys(params, rows, false), 2));
+  return std::max(args->tile_kv, window_keys(params, k.width, true));
+}
+
 /// Fills args but for the problem; returns a worker's bytes, saturating.
 std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& shape,
                                    TiledArgs* args) const noexcept {
@@ -347,14 +364,7 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
       decode_tile_kv(std::max(size_of(params.dtype_k), size_of(params.dtype_v)),
                      std::max(params.head_dim_qk, params.head_dim_v), args->tile_kv);
   args->copies_values = traits_.copies;
-  args->has_narrow_window = has_narrow_window(params, k);
-  std::int64_t seen_keys = args->max_tile_kv = args->tile_kv;  // of a tile by a row block
-  if (args->has_narrow_window) {
-    const std::int64_t rows =
-        std::max(shape.block_rows, std::max(shape.is_decode ? shape.row_blocks : 0, few) * k.width);
-    seen_keys = std::max(seen_keys, window_keys(params, k.width, true));
-    args->max_tile_kv = std::max(args->max_tile_kv, window_keys(params, rows, false));
-  }
+  const std::int64_t seen_keys = set_narrow_window(params, shape, args);
   args->ends_at_once = ends_at_once(params, shape, *args);
   args->copies_strided = traits_.copies && args->ends_at_once;
   // A split of decode rows has no more keys than a block that is summed, up to 65,536 in all.
@@ -421,6 +431,10 @@ std::int64_t TiledBackend::workspace_of(const AttentionKey& key, const Env& env,
   }
   std::int64_t worker_bytes = lay_out(params, shape, &args);
   if (args.ends_at_once) worker_bytes = std::max(worker_bytes, few_rows_bytes(params, env.isa));
+  if (args.ends_at_once && semantics::split_count(params.seqlen_kv) > 1) {
+    shape.has_outs = true;  // as calls of fewer rows have, whose keys are split
+    worker_bytes = std::max(worker_bytes, lay_out(params, shape, &args));
+  }
   const std::int64_t workers_bytes = saturating_mul(worker_bytes, worker_count);
   const std::int64_t fixed =
       saturating_add(rotated_queries_bytes(params), packed_blocks_bytes(params));
@@ -520,6 +534,10 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
     worker_bytes = lay_out(params, shape, &args);
   }
   const std::int64_t workers_bytes = worker_bytes * plan.workers;
+  if (workers_bytes > room) {
+    return failure(StatusCode::kInternal, "execute", traits_.name, ": workers need ", workers_bytes,
+                   " bytes, the plan has ", room);
+  }
   Functions functions;
   make_problem(params, buffers, &args.problem, &functions);
   clear_amax(args.problem.out_amax, 1);

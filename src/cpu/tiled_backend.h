@@ -79,6 +79,8 @@ class TiledBackend final : public Backend {
                          const TiledArgs& args) const noexcept;
   bool ends_at_once(const AttentionParams& params, const Shape& shape,
                     const TiledArgs& args) const noexcept;
+  static std::int64_t set_narrow_window(const AttentionParams& params, const Shape& shape,
+                                        TiledArgs* args) noexcept;
   std::int64_t lay_out(const AttentionParams& params, const Shape& shape,
                        TiledArgs* args) const noexcept;
 

@@ -280,6 +280,12 @@ TEST_P(Invariance, APlanForMoreKeysHasRoomForOneTile) {
       {"b2 hq2 hkv1 d8 dv512 bf16 layout=bshd lse",
        {"sq17 skv48", "sq9 skv128"},
        {"sq8 skv48", "sq4 skv48", "sq1 skv17"}},
+      // Fewer rows have splits.
+      {"hq1 d64 f32 causal diag=br window=100,0 lse", {"sq128 skv1024"}, {"sq64 skv1024"}},
+      {"hq24 hkv8 d64 f32 causal diag=br window=127,0 lse", {"sq704 skv9216"}, {"sq650 skv8300"}},
+      // A tile of an odd number of keys.
+      {"hq8 d256 bf16 window=129,1 lse", {"sq1024 skv1024"}, {"sq1024 skv1024"}},
+      {"hq8 d256 bf16 window=128,1 lse", {"sq1024 skv1024"}, {"sq1024 skv1024"}},
   };
   Policy policy;
   policy.only = std::vector<BackendRef>{GetParam().backend};

@@ -40,54 +40,55 @@ CostTerms terms_of(const Vector& logs) {
 }
 
 /// How far the prediction is from the time, as a logarithm.
-double miss_of(const Vector& logs, const Point& point) {
+double residual_of(const Vector& logs, const Point& point) {
   return std::log(seconds_of(terms_of(logs), point.counts) / point.seconds);
 }
 
-/// What a fit makes small: misses, in full beyond some 5 %, so that disturbed times do not decide;
-/// and the way from the start, which keeps terms that the points do not determine where they were.
+/// What a fit makes small: residuals, in full beyond some 5 %, so that disturbed times do not
+/// decide; and the squared way from where a descent begins, so that terms stay there which the
+/// points do not determine.
 struct Error {
-  static constexpr double kSmall = 0.05, kPull = 1e-3;
+  static constexpr double kSmall = 0.05, kRidge = 1e-3;
   const std::vector<Point>& points;
   const Vector& start;
 
-  double pull() const { return kPull * static_cast<double>(points.size()); }
+  double ridge() const { return kRidge * static_cast<double>(points.size()); }
 
   double at(const Vector& logs) const {
     double error = 0.0;
-    for (const Point& point : points) error += std::hypot(miss_of(logs, point), kSmall);
+    for (const Point& point : points) error += std::hypot(residual_of(logs, point), kSmall);
     for (std::size_t i = 0; i < kTerms; ++i) {
-      error += pull() * (logs[i] - start[i]) * (logs[i] - start[i]);
+      error += ridge() * (logs[i] - start[i]) * (logs[i] - start[i]);
     }
     return error;
   }
 
-  /// Its gradient, and its curvature where misses are linear in the logarithms.
+  /// Its gradient, and its curvature as if residuals were linear in the logarithms.
   void differentiate(const Vector& logs, Vector* gradient, Matrix* curvature) const {
     *gradient = {};
     *curvature = {};
     constexpr double kStep = 1e-4;
     for (const Point& point : points) {
-      const double miss = miss_of(logs, point), weight = 1.0 / std::hypot(miss, kSmall);
+      const double residual = residual_of(logs, point), weight = 1.0 / std::hypot(residual, kSmall);
       Vector slope = {};
       for (std::size_t i = 0; i < kTerms; ++i) {
         Vector moved = logs;
         moved[i] += kStep;
-        slope[i] = (miss_of(moved, point) - miss) / kStep;
+        slope[i] = (residual_of(moved, point) - residual) / kStep;
       }
       for (std::size_t i = 0; i < kTerms; ++i) {
-        (*gradient)[i] += weight * slope[i] * miss;
+        (*gradient)[i] += weight * slope[i] * residual;
         for (std::size_t j = 0; j < kTerms; ++j) (*curvature)[i][j] += weight * slope[i] * slope[j];
       }
     }
     for (std::size_t i = 0; i < kTerms; ++i) {
-      (*gradient)[i] += 2.0 * pull() * (logs[i] - start[i]);
-      (*curvature)[i][i] += 2.0 * pull();
+      (*gradient)[i] += 2.0 * ridge() * (logs[i] - start[i]);
+      (*curvature)[i][i] += 2.0 * ridge();
     }
   }
 };
 
-/// x of a * x = b by Cholesky's factors; a is symmetric and positive, which Error's pull sees to.
+/// x of a * x = b by Cholesky's factors; a is symmetric and positive, which Error's ridge sees to.
 Vector solve(Matrix a, Vector b) {
   for (std::size_t i = 0; i < kTerms; ++i) {
     for (std::size_t j = 0; j <= i; ++j) {
@@ -138,7 +139,7 @@ Vector descend(const Vector& start, const Error& error) {
   return best;
 }
 
-/// From the terms of another machine and from plain ones: a descent ends in the nearest valley.
+/// From the terms of another machine and from plain ones: a descent ends in a local minimum.
 CostTerms fit_terms(const CostTerms& start, const std::vector<Point>& points) {
   constexpr CostTerms kPlain = {2e-6, 3e-7, 1.2, 30.0, 6.0, 1.2, 1.3};
   const Vector given = logarithms(start), plain = logarithms(kPlain);
@@ -169,7 +170,7 @@ CostModel fit_costs(const CostModel& start, std::span<const CostObservation> obs
   for (CostEntry& entry : fitted.entries) {
     std::vector<Point> points;
     for (const CostObservation& o : observations) {
-      if (o.backend != entry.backend || !(o.seconds > 0.0)) continue;
+      if (o.backend != entry.backend || !(o.seconds > 0.0) || !std::isfinite(o.seconds)) continue;
       if (kind_of(o.params, o.backward) != entry.kind || types_of(o.params) != entry.types)
         continue;
       points.push_back({count_call(fitted, o.backend, o.params, o.backward), o.seconds});
