@@ -178,7 +178,7 @@ constexpr const char* kForwards[] = {"b2 hq8 hkv4 sq1 skv1024 d64 f32",
                                      "b2 hq4 sq384 d128 f16 mask",
                                      "b1 hq8 sq512 d256 f32 causal window=121,0",
                                      "b1 hq8 sq512 d256 f32 causal window=121,0 layout=bshd",
-                                     "b1 hq8 sq512 d256 bf16 window=100,28",
+                                     "b1 hq8 sq512 d256 bf16 window=97,28",
                                      "b2 hq8 hkv4 sq512 d64 bf16 kv=u4 causal window=127,0",
                                      "b1 hq2 sq768 skv2048 d64 f32",
                                      "b1 hq2 sq768 skv1024 d128 bf16"};
