@@ -99,6 +99,11 @@ const Unit& unit_of(Isa isa) noexcept {
   return *best;
 }
 
+/// Whether sequences may have fewer rows than the extents say.
+bool has_shorter_rows(const AttentionParams& params) noexcept {
+  return params.features.has(Feature::kPacked) || params.features.has(Feature::kSeqlensQ);
+}
+
 bool is_of_pairs(const TiledKernel& kernel) noexcept {
   return std::ranges::any_of(
       kUnits, [&](const Unit& unit) { return unit.has_pairs && unit.bf16 == &kernel; });
@@ -305,12 +310,10 @@ TiledBackend::TileCopies TiledBackend::tile_copies(const AttentionParams& params
 bool TiledBackend::ends_at_once(const AttentionParams& params, const Shape& shape,
                                 const TiledArgs& args) const noexcept {
   const TiledKernel& k = *shape.kernel;
-  const bool has_shorter =
-      params.features.has(Feature::kPacked) || params.features.has(Feature::kSeqlensQ);
   // Sequences of fewer rows may have splits.
   const bool is_one_tile =
-      params.seqlen_kv <= args.tile_kv ||
-      (args.has_narrow_window && !has_shorter && num_splits(shape.rows, params.seqlen_kv) == 1);
+      params.seqlen_kv <= args.tile_kv || (args.has_narrow_window && !has_shorter_rows(params) &&
+                                           num_splits(shape.rows, params.seqlen_kv) == 1);
   const bool is_dense =
       traits_.copies || params.dtype_v != Dtype::kF32 || params.layout_v == Layout::kBhsd;
   return k.adds_rows && !shape.has_outs && !shape.is_decode_kernel && is_dense &&
@@ -352,9 +355,6 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   const std::int64_t q = row_block_rows(params.head_dim_qk, dot_q, is_of_pairs(k) ? 2 : kBytes),
                      dot_out = dot_rows * dot_row_size(params.head_dim_v),
                      out = row_block_rows(params.head_dim_v, dot_out, kBytes);
-  // Of rows that end at once the few of shorter sequences have room.
-  const bool has_shorter =
-      params.features.has(Feature::kPacked) || params.features.has(Feature::kSeqlensQ);
   args->grid = make_grid(params, shape.is_decode ? shape.row_blocks * k.width : shape.block_rows);
   args->heads_per_task = shape.heads_per_task;
   args->head_groups = ceil_div(params.num_heads_kv, shape.heads_per_task);
@@ -383,9 +383,9 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
                                                      : few;
   const bool is_apart = shape.is_decode || shape.splits_blocks;
   args->at_out = layout.take(is_apart ? row_blocks : std::max(row_blocks, few + divided),
-                             !args->ends_at_once ? out
-                             : has_shorter       ? dot_out * kBytes
-                                                 : 0);
+                             !args->ends_at_once        ? out
+                             : has_shorter_rows(params) ? dot_out * kBytes  // the few of those
+                                                        : 0);
   args->at_split = is_apart ? layout.take(divided, out) : args->at_out + few * out;
   args->at_states = layout.take(2 * divided, k.state_bytes);
   args->at_block = layout.take(summed, out);

@@ -24,7 +24,11 @@ CostTypes types_of(const AttentionParams& params) noexcept;
 CallCounts count_call(const CostModel& model, BackendId backend, const AttentionParams& params,
                       bool backward) noexcept;
 
-/// Types of caches without an entry have that of kConverted; null: there is none.
+/// Null: there is none.
+const CostEntry* find_entry(std::span<const CostEntry> entries, BackendId backend, CostKind kind,
+                            CostTypes types) noexcept;
+
+/// The same, where types of caches without an entry have that of kConverted.
 const CostEntry* entry_of(std::span<const CostEntry> entries, BackendId backend, CostKind kind,
                           CostTypes types) noexcept;
 

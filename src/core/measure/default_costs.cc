@@ -81,11 +81,16 @@ const char* to_string(CostTypes types) noexcept {
   return i < std::size(kNames) ? kNames[i] : "?";
 }
 
-const CostEntry* CostModel::find(BackendId backend, CostKind kind, CostTypes types) const noexcept {
+const CostEntry* find_entry(std::span<const CostEntry> entries, BackendId backend, CostKind kind,
+                            CostTypes types) noexcept {
   for (const CostEntry& entry : entries) {
     if (entry.backend == backend && entry.kind == kind && entry.types == types) return &entry;
   }
   return nullptr;
+}
+
+const CostEntry* CostModel::find(BackendId backend, CostKind kind, CostTypes types) const noexcept {
+  return find_entry(entries, backend, kind, types);
 }
 
 std::span<const CostEntry> default_entries() noexcept { return kEntries; }

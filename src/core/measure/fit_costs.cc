@@ -107,8 +107,8 @@ Vector solve(Matrix a, Vector b) {
 }
 
 /// All terms at once, by Gauss-Newton steps as Levenberg and Marquardt damp them.
-Vector descend(const Vector& start, const Error& error) {
-  Vector best = start;
+Vector descend(const Error& error) {
+  Vector best = error.start;
   double least = error.at(best), damping = 1e-2;
   constexpr int kMaxSteps = 60;
   for (int i = 0; i < kMaxSteps; ++i) {
@@ -144,7 +144,7 @@ CostTerms fit_terms(const CostTerms& start, const std::vector<Point>& points) {
   constexpr CostTerms kPlain = {2e-6, 3e-7, 1.2, 30.0, 6.0, 1.2, 1.3};
   const Vector given = logarithms(start), plain = logarithms(kPlain);
   const Error of_given = {points, given}, of_plain = {points, plain};
-  const Vector near = descend(given, of_given), other = descend(plain, of_plain);
+  const Vector near = descend(of_given), other = descend(of_plain);
   constexpr double kBetter = 0.95;  // what the points hardly determine stays near the start
   return terms_of(of_plain.at(other) < kBetter * of_given.at(near) ? other : near);
 }

@@ -296,13 +296,9 @@ double seconds_of(const CostTerms& t, const CallCounts& c) noexcept {
 
 const CostEntry* entry_of(std::span<const CostEntry> entries, BackendId backend, CostKind kind,
                           CostTypes types) noexcept {
-  const CostEntry* converted = nullptr;
-  for (const CostEntry& entry : entries) {
-    if (entry.backend != backend || entry.kind != kind) continue;
-    if (entry.types == types) return &entry;
-    if (entry.types == CostTypes::kConverted) converted = &entry;
-  }
-  return types > CostTypes::kConverted ? converted : nullptr;
+  const CostEntry* const own = find_entry(entries, backend, kind, types);
+  if (own != nullptr || types <= CostTypes::kConverted) return own;
+  return find_entry(entries, backend, kind, CostTypes::kConverted);
 }
 
 PredictedTime predict_time(const CostModel& model, const BackendRef& backend,
