@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "core/measure/call_counts.h"
 #include "regard/dtype.h"
 
 namespace regard::bench {
@@ -29,14 +30,7 @@ std::string mask_name(const AttentionParams& p) {
 }  // namespace
 
 std::string kind_name(const CostObservation& time) {
-  const AttentionParams& p = time.params;
-  if (time.backward) return "backward";
-  const std::int64_t rows = p.num_heads_kv == 0 ? 0 : p.seqlen_q * (p.num_heads_q / p.num_heads_kv);
-  const bool is_pairs = p.dtype_q == Dtype::kBf16 && p.dtype_k == Dtype::kBf16;
-  const std::int64_t decode_rows = is_pairs ? 8 : 16;
-  return to_string(rows <= decode_rows ? CostKind::kDecode
-                   : rows <= 64        ? CostKind::kShort
-                                       : CostKind::kPrefill);
+  return to_string(kind_of(time.params, time.backward));
 }
 
 double Ratios::add(const Selection& selection, const CostObservation& time) {
