@@ -18,8 +18,9 @@ struct Forced {
   Isa isa;
 };
 
-/// Every unit of every backend that is built and that this machine can run. A backend that is built
-/// and missing from the table in backends.cc throws: nobody may add one without testing it.
+/// Every unit of every backend that is built and that this machine can run; of EFFICIENT the first
+/// and the last, all of them with REGARD_DEV_EVERY=1. A backend that is built and missing from the
+/// table in backends.cc throws: nobody may add one without testing it.
 std::vector<Forced> forced_backends();
 
 /// "math_scalar"

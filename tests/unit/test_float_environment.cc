@@ -105,9 +105,9 @@ class FloatEnvironment : public testing::TestWithParam<Forced> {
 };
 
 const char* const kCases[] = {
-    "b1 hq4 hkv2 sq200 skv200 d72 f32 causal lse saved data=denormal grad seed=1",
-    "b1 hq2 hkv2 sq130 skv200 d64 bf16 lse saved data=denormal grad seed=2",
-    "b1 hq2 hkv2 sq130 skv200 d40 f16 softcap=5 alibi diag=br lse saved data=denormal grad seed=3",
+    "b1 hq2 hkv1 sq130 skv130 d72 f32 causal lse saved data=denormal grad seed=1",
+    "b1 hq2 hkv2 sq70 skv140 d64 bf16 lse saved data=denormal grad seed=2",
+    "b1 hq2 hkv2 sq70 skv140 d40 f16 softcap=5 alibi diag=br lse saved data=denormal grad seed=3",
     "b2 hq8 hkv2 sq1 skv1600 d80 f32 causal diag=br lse data=denormal seed=4",
     "b2 hq8 hkv2 sq1 skv1600 d64 bf16 lse seed=5",
 };
