@@ -14,7 +14,7 @@ from . import report, results
 
 # The names that people use, by what the CPU says of itself.
 MICROARCHITECTURES = {"family 25 model 1": "Zen 3", "family 25 model 17": "Zen 4",
-                      "family 26 model 2": "Zen 5"}
+                      "family 26 model 2": "Zen 5", "family 6 model 207": "Emerald Rapids"}
 NAMES = {"torch": "PyTorch", "torch_math": "PyTorch, unfused", "onnxruntime": "ONNX Runtime",
          "openvino": "OpenVINO", "ggml": "ggml"}
 

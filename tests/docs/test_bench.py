@@ -168,6 +168,7 @@ class Rounds(unittest.TestCase):
         self.assertEqual(limits.limit_of(parse_case("sq8 d8 f64"), machine(100)),
                          ("f64_gflops", seconds * 2))
         self.assertEqual(limits.limit_of(bf16, machine(100, 200)), ("bf16_gflops", seconds / 2))
+        self.assertEqual(limits.limit_of(bf16, machine(100, 50)), ("f32_gflops", seconds))
         self.assertEqual(limits.limit_of(bf16, machine(100)), ("f32_gflops", seconds))
         self.assertEqual(limits.limit_of(bf16, machine(100, 200), "avx2"),
                          ("f32_gflops", seconds * 2))

@@ -7,6 +7,7 @@
 #include "cpu/forward/amx_transpose.h"
 #include "cpu/forward/bf16_tiles.inl"
 #include "cpu/simd/amx_tiles.h"
+#include "cpu/simd/simd_avx512.h"
 
 namespace regard::cpu {
 namespace {
@@ -18,6 +19,9 @@ class AmxTiles : public Bf16Tiles<V> {
  public:
   using typename Base::Query;
   using typename Base::T;
+  /// Decode rows in f32, 1.3 times as fast as in pairs with four heads on K and V in the L3: CPUs
+  /// with AMX start a product of pairs every second cycle, where two of floats start each cycle.
+  using Dot = DecodeTiles<simd_avx512::Simd<T>, Element::kBf16>;
   /// Products are a quarter of the time: what is done once a tile counts. 1.14 times as fast at
   /// head_dim 128, 1.03 at 64; four times as long it is no faster.
   static constexpr std::int64_t kTileFactor = 2;
