@@ -6,6 +6,8 @@ CUDA = ("cuda", "All/CudaOwnCases*:Schedules.*")
 CUDA_ROUNDING = ("cuda", "Rounding/CudaOwnCases.*")
 CUDA_PACKED = ("cuda", "CudaPacked.*:All/CudaOwnCases*_packed*")
 CUDA_PAGED = ("cuda", "CudaPacked.*:Pages.*:All/CudaOwnCases*_paged*:All/CudaOwnCases*_cache_*")
+CUDA_APPEND = ("cuda", "Append.*:All/CudaOwnCases*_append*:All/CudaOwnCases*_rotary*:CudaPacked.KeysInACache*")
+CUDA_TREE = ("cuda", "Schedules.ATree*:All/CudaOwnCases*_tree*")
 CUDA_CASES = ("cuda", "*CudaCases*lens*:*CudaCases*bias*poison*:*CudaCases*sinks*")
 FLASH = "src/backends/cuda_flash/forward.cuh"
 FLASH_WALK = "src/backends/cuda_flash/walk.cuh"
@@ -163,6 +165,28 @@ CUDA_MUTATIONS = [
              "(at - page * size) * rows.row_bytes;", "at % 2 * rows.row_bytes;", (CUDA_PAGED,)),
     Mutation("cuda paged: entries of a cache by the batch", "src/cuda/rows.cuh",
              "} else if (p.cache_entries.present) {", "} else if (p.batch == 0) {", (CUDA_PAGED,)),
+    Mutation("cuda paged: EFFICIENT counts pages from key 0", "src/cuda/rows.cuh",
+             "{place.skipped + tile.begin, tile.size}", "{tile.begin, tile.size}", (CUDA_PAGED,)),
+    Mutation("cuda append: rows in the place of the first", "src/cuda/append.cuh",
+             "const std::int64_t row = length + i;", "const std::int64_t row = length;", (CUDA_APPEND,)),
+    Mutation("cuda append: a row past the cache", "src/cuda/append.cuh",
+             "row >= p.seqlen_kv) return nullptr;", "row > p.seqlen_kv) return nullptr;", (CUDA_APPEND,)),
+    Mutation("cuda append: rotated the other way", "src/cuda/append.cuh",
+             "return is_second ? a + b : a - b;", "return is_second ? a - b : a + b;", (CUDA_APPEND,)),
+    Mutation("cuda append: pairs are neighbours always", "src/cuda/append.cuh",
+             "p.rotary_interleaved ? 1 : half;", "p.rotary_interleaved ? 1 : 1;", (CUDA_APPEND,)),
+    Mutation("cuda append: splits over rotated queries", "src/cuda/caches.h",
+             "+ problem::rotated_queries_bytes(p)", "", (CUDA_APPEND,)),
+    Mutation("cuda append: attention of queries that were not rotated", "src/cuda/caches.h",
+             "    p.q = before.rotated;\n", "", (CUDA_APPEND,)),
+    Mutation("cuda tree: full tiles beside it", FLASH_WALK,
+             "p.tree.present && tree_tile < walk.full_end", "p.tree.present && tree_tile < 0", (CUDA_TREE,)),
+    Mutation("cuda tree: tiles that begin before it", "src/cuda/edit.cuh",
+             "first + kTile <= tree.begin", "first < tree.begin", (CUDA_TREE,)),
+    Mutation("cuda math packed: rows of the next sequence", "src/backends/cuda_math/matrix.cuh",
+             "if (row >= queries_held(p, b) * p.group_size) continue;", "if (row < 0) continue;", (CUDA_PACKED,)),
+    Mutation("cuda math packed: d_bias of rows that nobody wrote", "src/backends/cuda_math/backward.cuh",
+             "(behind < held ? behind : held)", "(behind < held ? behind : behind)", (CUDA_PACKED,)),
     Mutation("cuda flash: head dims of small blocks", "src/backends/cuda_flash/flash_backend.h",
              "sm == 86 || sm == 89 || sm / 10 == 12;", "sm == 86 || sm == 89;", (("cuda", "CudaPlans.*"),)),
     Mutation("cuda: bf16 rounded towards zero", "src/cuda/element.cuh",

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "cpu/kv_operand.h"
 #include "cpu/threads/run_tasks.h"
+#include "problem/make_problem.h"
 #include "problem/rotary.h"
 
 namespace regard::cpu {
@@ -290,28 +291,7 @@ void append_block(const void* args, std::int64_t task, char* scratch) {
   }
 }
 
-/// A dense copy of q at `data`; of packed rows, too.
-View rotated_view(const Problem& p, void* data) noexcept {
-  View view = p.q;
-  const std::int64_t rows = p.q.starts.data != nullptr ? p.total_q : p.seqlen_q;
-  view.data = static_cast<char*>(data);
-  view.stride[3] = 1;
-  view.stride[1] = p.head_dim_qk;
-  view.stride[2] = p.num_heads_q * view.stride[1];
-  view.stride[0] = rows * view.stride[2];
-  return view;
-}
-
 }  // namespace
-
-std::int64_t rotated_queries_bytes(const AttentionParams& params) noexcept {
-  if (!params.features.has(Feature::kRotary) && !params.features.has(Feature::kHadamard)) return 0;
-  const bool packed = params.features.has(Feature::kPacked);
-  const std::int64_t rows = packed ? params.total_q : saturating_mul(params.batch, params.seqlen_q);
-  const std::int64_t row = saturating_mul(params.num_heads_q, params.head_dim_qk);
-  const std::int64_t bytes = saturating_mul(saturating_mul(rows, row), size_of(params.dtype_q));
-  return round_up(bytes, 64);
-}
 
 std::int64_t append_scratch_bytes(const AttentionParams& params) noexcept {
   const FeatureSet& f = params.features;
@@ -323,14 +303,14 @@ std::int64_t append_scratch_bytes(const AttentionParams& params) noexcept {
 }
 
 Launch behind_rotated_queries(const AttentionParams& params, const Launch& launch) noexcept {
-  return behind(launch, rotated_queries_bytes(params));
+  return behind(launch, problem::rotated_queries_bytes(params));
 }
 
 void append_and_rotate(Problem* problem, void* rotated_queries, const AppendWorkers& workers) {
   const Problem& p = *problem;
   const bool rotates = transforms(p);
   if (p.seqlen_new == 0 && !rotates) return;
-  AppendArgs args{problem, rotated_view(p, rotated_queries)};
+  AppendArgs args{problem, problem::rotated_view(p, rotated_queries)};
   args.blocks_new = ceil_div(p.seqlen_new, kBlockRows);
   args.blocks_q = rotates ? ceil_div(p.seqlen_q, kBlockRows) : 0;
   const std::int64_t of_new = p.num_heads_kv * (p.head_dim_qk + p.head_dim_v);
@@ -346,7 +326,7 @@ void append_and_rotate(Problem* problem, void* rotated_queries, const AppendWork
 void rotate_queries(Problem* problem, const QueryRange& queries, void* copies, void* row) {
   const Problem& p = *problem;
   if (!transforms(p)) return;
-  View rotated = rotated_view(p, copies);
+  View rotated = problem::rotated_view(p, copies);
   // As if all queries before these had copies, too.
   const std::int64_t first = sequence_row(rotated, queries.b, queries.begin);
   rotated.data =

@@ -11,10 +11,7 @@
 
 namespace regard::cpu {
 
-/// Bytes at the start of a workspace for rotated, or mixed, queries; 0 without either.
-std::int64_t rotated_queries_bytes(const AttentionParams& params) noexcept;
-
-/// The launch with what is left of its workspace behind them.
+/// The launch with what is left of its workspace behind rotated, or mixed, queries.
 Launch behind_rotated_queries(const AttentionParams& params, const Launch& launch) noexcept;
 
 /// Bytes that append_and_rotate needs of each worker's scratch; 0 where it does nothing.

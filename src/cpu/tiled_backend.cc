@@ -437,7 +437,7 @@ std::int64_t TiledBackend::workspace_of(const AttentionKey& key, const Env& env,
   }
   const std::int64_t workers_bytes = saturating_mul(worker_bytes, worker_count);
   const std::int64_t fixed =
-      saturating_add(rotated_queries_bytes(params), packed_blocks_bytes(params));
+      saturating_add(problem::rotated_queries_bytes(params), packed_blocks_bytes(params));
   const std::int64_t bytes = saturating_add(workers_bytes, fixed);
   if (!shape.shares_splits(worker_count)) return bytes;
   return saturating_add(bytes, shape.shared_bytes(args));
@@ -518,7 +518,7 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
   TiledArgs args;
   std::int64_t worker_bytes = lay_out(params, shape, &args);
   const std::int64_t room =
-      plan.workspace_bytes - packed_blocks_bytes(params) - rotated_queries_bytes(params);
+      plan.workspace_bytes - packed_blocks_bytes(params) - problem::rotated_queries_bytes(params);
   const Launch behind_queries = behind_rotated_queries(params, launch);
   const Launch rest = behind_packed_blocks(params, behind_queries);
   if (shape.heads_per_task > 1 && worker_bytes * plan.workers > room) {

@@ -7,12 +7,16 @@
 
 namespace regard::cuda {
 
-/// The workspace of a backward: a number for each row.
-inline std::int64_t delta_bytes(const AttentionParams& p) {
+/// Rows of all heads, as dense_row() counts them.
+inline std::int64_t delta_rows(const AttentionParams& p) {
   const std::int64_t positions =
       p.features.has(Feature::kPacked) ? p.total_q : saturating_mul(p.batch, p.seqlen_q);
-  const std::int64_t rows = saturating_mul(positions, p.num_heads_q);
-  return round_up(saturating_mul(rows, sizeof(float)), 64);
+  return saturating_mul(positions, p.num_heads_q);
+}
+
+/// The workspace of a backward: a number for each row.
+inline std::int64_t delta_bytes(const AttentionParams& p) {
+  return round_up(saturating_mul(delta_rows(p), sizeof(float)), 64);
 }
 
 }  // namespace regard::cuda

@@ -98,6 +98,41 @@ REGARD_DEVICE_FN void edit_scores(const Block& block, const Problem& p, std::int
   edit_scores(block, p, b, facts, first, is_full, scores, [](int, int, T) {});
 }
 
+/// tree_mask's columns for sequence b: the first is of key `begin`, which may be below 0.
+struct TreeColumns {
+  std::int64_t b, begin;
+};
+REGARD_KERNEL_FN TreeColumns tree_columns(const Problem& p, const Sequence& s) {
+  return {s.b, s.band.len_kv - p.tree_keys};
+}
+
+/// The element of a query and the first column.
+REGARD_DEVICE_FN const char* tree_row(const Problem& p, const TreeColumns& tree,
+                                      std::int64_t query) {
+  return p.tree.data + tree.b * p.tree.stride[0] + query * p.tree.stride[1];
+}
+
+/// Edited scores that tree_mask hides become -inf; nothing is read of keys that arithmetic hides.
+/// Apart from the other edits, which backwards have, too: these have no tree_mask.
+template <class T, class Block, class Facts>
+REGARD_DEVICE_FN void hide_by_tree(const Block& block, const Problem& p, const TreeColumns& tree,
+                                   Facts facts, std::int64_t first, T (&scores)[kOwn][kOwn]) {
+  if (!p.tree.present || first + kTile <= tree.begin) return;
+  const Place at = place_of(block);
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kOwn; ++i) {
+    const RowFacts<T> row = facts[at.row + i];
+    REGARD_DEVICE_UNROLL
+    for (int c = 0; c < kOwn; ++c) {
+      const std::int64_t j = first + at.column + c;
+      if (j < tree.begin || j < row.lo || j >= row.hi) continue;
+      const char* const element =
+          tree_row(p, tree, row.query) + (j - tree.begin) * p.tree.stride[2];
+      if (*element == 0) scores[i][c] = minus_infinity<T>();
+    }
+  }
+}
+
 /// What dropout does to a row's elements of keys [j, j + kOwn), j a multiple of kOwn: dropped ones
 /// are multiplied by 0, so that hidden ones keep their sign.
 template <class T>

@@ -32,6 +32,12 @@ REGARD_DEVICE_FN void scale_by(float factor, WarpSums<kKeys>* scores) {
   }
 }
 
+/// A key in a tile, held to its ends, as the lane counts its keys: from its first column on.
+template <int kKeys, class Block>
+REGARD_DEVICE_FN int lane_key(const Block& block, std::int64_t key, std::int64_t first) {
+  return static_cast<int>(semantics::clamp(key - first, 0, kKeys)) - lane_column(block);
+}
+
 /// Scores that arithmetic hides become -inf. `bounds` are facts, or semantics::KeyRange.
 template <int kKeys, class Block, class Bounds>
 REGARD_DEVICE_FN void hide_by_arithmetic(const Block& block, Bounds bounds, int row,
@@ -39,10 +45,8 @@ REGARD_DEVICE_FN void hide_by_arithmetic(const Block& block, Bounds bounds, int 
   REGARD_DEVICE_UNROLL
   for (int i = 0; i < kLaneRows; ++i) {
     const auto keys = load_at(bounds, row + i * 8);
-    const auto in_tile = [&](std::int64_t key) {
-      return static_cast<int>(semantics::clamp(key - first, 0, kKeys)) - lane_column(block);
-    };
-    const int lo = in_tile(keys.lo), hi = in_tile(keys.hi);
+    const int lo = lane_key<kKeys>(block, keys.lo, first);
+    const int hi = lane_key<kKeys>(block, keys.hi, first);
     REGARD_DEVICE_UNROLL
     for (int n = 0; n < kKeys / 8; ++n) {
       REGARD_DEVICE_UNROLL
@@ -69,6 +73,32 @@ REGARD_DEVICE_FN void edit_lane_scores(const Block& block, const Problem& p, std
         const std::int64_t j = first + n * 8 + lane_column(block) + x;
         float& score = scores->at[n][2 * i + x];
         score = edit_score(p, b, own, j, is_full, score, [](float) {});
+      }
+    }
+  }
+}
+
+/// Edited scores that tree_mask hides become -inf.
+template <int kKeys, class Block, class Facts>
+REGARD_DEVICE_FN void hide_by_tree(const Block& block, const Problem& p, const TreeColumns& tree,
+                                   Facts facts, int row, std::int64_t first,
+                                   WarpSums<kKeys>* scores) {
+  REGARD_DEVICE_UNROLL
+  for (int i = 0; i < kLaneRows; ++i) {
+    const RowFacts<float> own = facts[row + i * 8];
+    const int lo = lane_key<kKeys>(block, own.lo > tree.begin ? own.lo : tree.begin, first);
+    const int hi = lane_key<kKeys>(block, own.hi, first);
+    const char* const at =
+        tree_row(p, tree, own.query) + (first + lane_column(block) - tree.begin) * p.tree.stride[2];
+    REGARD_DEVICE_UNROLL
+    for (int n = 0; n < kKeys / 8; ++n) {
+      REGARD_DEVICE_UNROLL
+      for (int x = 0; x < 2; ++x) {
+        const int key = n * 8 + x;
+        const bool has_column = key >= lo && key < hi;
+        if (has_column && at[key * p.tree.stride[2]] == 0) {
+          scores->at[n][2 * i + x] = minus_infinity<float>();
+        }
       }
     }
   }

@@ -303,6 +303,10 @@ struct KeyPages {
   std::int64_t count = 0;  // of pages that there are
 };
 
+REGARD_KERNEL_FN KeyPages pages_of(const Problem& p, const KeyPlace& place, std::int64_t entries) {
+  return {place.ids, p.pages.stride[1], p.pages.page_size, entries};
+}
+
 /// The tile's rows of K or V in pages, null in one that is not there: its id may be -1 where no row
 /// sees a key of it. `tile` counts the rows before key 0, too.
 struct PagedRows {
@@ -330,6 +334,29 @@ REGARD_KERNEL_FN PagedRows paged_rows(const View& view, char* base, const KeyPag
                                       semantics::Tile tile, std::int64_t columns) {
   const std::int64_t bytes = problem::element_bytes(view.type);
   return {view.type, columns, base, view.stride[2] * bytes, view.stride[0] * bytes, pages, tile};
+}
+
+/// The tile's rows of K or V in a cache: in pages, or one after another.
+struct CachedRows {
+  Element type;
+  std::int64_t columns;
+  std::int64_t count;
+  DenseRows dense;
+  PagedRows paged;
+
+  REGARD_KERNEL_FN char* row(const CachedRows& rows, std::int64_t r) {
+    return rows.paged.pages.ids != nullptr ? PagedRows::row(rows.paged, r)
+                                           : DenseRows::row(rows.dense, r);
+  }
+};
+
+/// `base`: key_address() of key 0. Of an entry that there is none of, no row.
+REGARD_KERNEL_FN CachedRows cached_rows(const View& view, const KeyPlace& place, char* base,
+                                        const KeyPages& pages, semantics::Tile tile,
+                                        std::int64_t columns) {
+  if (place.entry < 0) tile = {0, 0};
+  return {view.type, columns, tile.size, rows_from(view, base, tile, columns),
+          paged_rows(view, base, pages, {place.skipped + tile.begin, tile.size}, columns)};
 }
 
 /// Rows [begin, begin + count) of K or V.

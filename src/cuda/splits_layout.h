@@ -28,10 +28,9 @@ inline SplitsLayout splits_layout(const AttentionParams& p) {
   return {row_max, at_stats, round_up(saturating_mul(floats, sizeof(float)), 64)};
 }
 
-/// A plan that splits no keys has no workspace, however few rows a call under it has.
-inline Splits splits_of(const AttentionParams& p, std::int64_t planned_bytes, void* workspace) {
+inline Splits splits_of(const AttentionParams& p, void* workspace) {
   const SplitsLayout layout = splits_layout(p);
-  if (planned_bytes == 0 || layout.row_max == 1) return {};
+  if (layout.row_max == 1) return {};
   auto* const floats = static_cast<float*>(workspace);
   return {layout.row_max, floats, floats + layout.at_stats};
 }

@@ -59,6 +59,8 @@ Claims forward_claims() {
                      Feature::kAlibi,
                      Feature::kSinks,
                      Feature::kSegmentIds,
+                     Feature::kTreeMask,
+                     Feature::kPacked,
                      Feature::kSeqlensQ,
                      Feature::kSeqlensKv,
                      Feature::kDescales,
@@ -86,19 +88,15 @@ Claims cpu_forward_claims() {
       claims.dtypes.push_back({claim.q, kv, claim.out, claim.error_bound});
     }
   }
-  claims.features = claims.features.with({Feature::kPacked,        Feature::kPaged,
-                                          Feature::kCacheBatchIdx, Feature::kCacheLeftpad,
-                                          Feature::kTreeMask,      Feature::kAppendKv,
-                                          Feature::kRotary,        Feature::kRotaryInterleaved,
-                                          Feature::kPositions,     Feature::kHadamard,
-                                          Feature::kScales,        Feature::kScalesPerToken,
-                                          Feature::kChannelScales, Feature::kKvDtypesDiffer,
-                                          Feature::kScoreFunction, Feature::kMaskFunction,
-                                          Feature::kCaptured,      Feature::kBlockMask,
-                                          Feature::kScoreCallback, Feature::kOutAmax,
-                                          Feature::kScalesQ,       Feature::kScales1x32,
-                                          Feature::kScales1x128,   Feature::kScales128x128,
-                                          Feature::kFutureScales,  Feature::kQuantizedProbs});
+  claims.features = claims.features.with(
+      {Feature::kPaged,          Feature::kCacheBatchIdx, Feature::kCacheLeftpad,
+       Feature::kAppendKv,       Feature::kRotary,        Feature::kRotaryInterleaved,
+       Feature::kPositions,      Feature::kHadamard,      Feature::kScales,
+       Feature::kScalesPerToken, Feature::kChannelScales, Feature::kKvDtypesDiffer,
+       Feature::kScoreFunction,  Feature::kMaskFunction,  Feature::kCaptured,
+       Feature::kBlockMask,      Feature::kScoreCallback, Feature::kOutAmax,
+       Feature::kScalesQ,        Feature::kScales1x32,    Feature::kScales1x128,
+       Feature::kScales128x128,  Feature::kFutureScales,  Feature::kQuantizedProbs});
   return claims;
 }
 

@@ -11,8 +11,8 @@ std::vector<DtypeClaim> f8_claims();
 /// any head dim, any layout. scores_out and f64 are MATH's to add.
 Claims forward_claims();
 
-/// The same on CPUs, where sequences may be packed, keys lie in pages or entries of a cache, and
-/// may be of a type no wider than q's.
+/// The same on CPUs, where keys may lie in pages or entries of a cache, and be of a type no wider
+/// than q's.
 Claims cpu_forward_claims();
 
 /// From Isa::kAvx512Bf16 on products of bf16 are of pairs, for which probabilities are rounded to

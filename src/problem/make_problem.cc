@@ -6,6 +6,7 @@
 #include <limits>
 #include <numbers>
 
+#include "base/checked.h"
 #include "function/program.h"
 
 namespace regard::problem {
@@ -255,6 +256,26 @@ void make_problem(const AttentionParams& params, const Buffers& buffers, Problem
   p.dropout = semantics::make_dropout(params.dropout_p, buffers.rng_seed, buffers.rng_offset);
   const DropoutOrigin& origin = buffers.dropout_origin;
   semantics::begin_dropout_at(&p.dropout, origin.position, origin.key, origin.head, origin.heads);
+}
+
+std::int64_t rotated_queries_bytes(const AttentionParams& params) noexcept {
+  if (!params.features.has(Feature::kRotary) && !params.features.has(Feature::kHadamard)) return 0;
+  const bool packed = params.features.has(Feature::kPacked);
+  const std::int64_t rows = packed ? params.total_q : saturating_mul(params.batch, params.seqlen_q);
+  const std::int64_t row = saturating_mul(params.num_heads_q, params.head_dim_qk);
+  const std::int64_t bytes = saturating_mul(saturating_mul(rows, row), size_of(params.dtype_q));
+  return round_up(bytes, 64);
+}
+
+View rotated_view(const Problem& p, void* data) noexcept {
+  View view = p.q;
+  const std::int64_t rows = p.q.starts.data != nullptr ? p.total_q : p.seqlen_q;
+  view.data = static_cast<char*>(data);
+  view.stride[3] = 1;
+  view.stride[1] = p.head_dim_qk;
+  view.stride[2] = p.num_heads_q * view.stride[1];
+  view.stride[0] = rows * view.stride[2];
+  return view;
 }
 
 void make_grad_problem(const AttentionParams& params, const Buffers& buffers,

@@ -17,4 +17,11 @@ void make_grad_problem(const AttentionParams& params, const Buffers& buffers,
                        const GradBuffers& gradients, GradProblem* problem,
                        Functions* functions = nullptr) noexcept;
 
+/// Bytes at the start of a workspace for a copy of the queries that is rotated, or mixed; 0 without
+/// either.
+std::int64_t rotated_queries_bytes(const AttentionParams& params) noexcept;
+
+/// That copy as the problem's q, dense at `data`; of packed rows, too.
+View rotated_view(const Problem& problem, void* data) noexcept;
+
 }  // namespace regard::problem

@@ -7,6 +7,7 @@
 #include "backends/cuda_flash/flash_backend.h"
 #include "backends/cuda_math/math_backend.h"
 #include "backends/cuda_math/steps.cuh"
+#include "cuda/append.cuh"
 #include "tests/cuda/host_flash.h"
 #include "tests/cuda/host_wgmma_forward.h"
 #include "tests/support/backends.h"
@@ -70,6 +71,10 @@ Status flash_backward(const cuda_flash::BackwardArgs& args, void*) {
   return on_host([&](HostRunner& run) { cuda_flash::run_backward(run, args); });
 }
 
+Status append(const cuda::AppendArgs& args, void*) {
+  return on_host([&](HostRunner& run) { cuda::run_append(run, args); });
+}
+
 /// Of kSchedule, whatever the call states: each has a backend.
 template <cuda_flash::Schedule kSchedule>
 Status wgmma_forward(const cuda_flash::ForwardArgs& args, cuda_flash::Schedule, void*) {
@@ -79,12 +84,13 @@ Status wgmma_forward(const cuda_flash::ForwardArgs& args, cuda_flash::Schedule, 
   });
 }
 template <cuda_flash::Schedule kSchedule>
-constexpr cuda_flash::Launcher kWgmmaLauncher = {flash_forward, flash_backward,
+constexpr cuda_flash::Launcher kWgmmaLauncher = {flash_forward, flash_backward, append,
                                                  wgmma_forward<kSchedule>};
 
 constexpr cuda_math::Launcher kMathLauncher = {math_forward, math_backward};
-constexpr cuda_efficient::Launcher kEfficientLauncher = {efficient_forward, efficient_backward};
-constexpr cuda_flash::Launcher kFlashLauncher = {flash_forward, flash_backward, nullptr};
+constexpr cuda_efficient::Launcher kEfficientLauncher = {efficient_forward, efficient_backward,
+                                                         append};
+constexpr cuda_flash::Launcher kFlashLauncher = {flash_forward, flash_backward, append, nullptr};
 
 BackendInfo on_cpu(BackendInfo info) {
   info.device = DeviceType::kCpu;

@@ -36,11 +36,11 @@ bool flash_has(const AttentionParams& p) {
          !p.features.has(Feature::kScoresOut);
 }
 
-/// MATH has no packed sequences, and FLASH alone has caches.
+/// MATH has no caches and no rotary embedding.
 bool has_rows(const cuda_test::HostBackend& backend, const AttentionParams& p) {
-  const FeatureSet of_caches = {Feature::kPaged, Feature::kCacheBatchIdx, Feature::kCacheLeftpad};
-  if (p.features.without(of_caches) != p.features) return backend.is_flash;
-  return !p.features.has(Feature::kPacked) || &backend != &backends().front();
+  const FeatureSet of_caches = {Feature::kPaged, Feature::kCacheBatchIdx, Feature::kCacheLeftpad,
+                                Feature::kAppendKv, Feature::kRotary};
+  return &backend != &backends().front() || p.features.without(of_caches) == p.features;
 }
 
 struct BackendRun {
@@ -206,6 +206,41 @@ const char* const kOwnCases[] = {
     "b3 hq4 hkv2 sq70 skv200 d128 bf16 cache_batch_idx lens=kv causal diag=br lse poison",
     "b2 hq4 hkv2 sq66 skv80 d64 f16 window=20,0 diag=br alibi lens_kv=79,60 cache_leftpad lse "
     "poison",
+    // And trees of drafts: in splits, beside full tiles, from a key before key 0 on, beside every
+    // other edit, packed and in pages.
+    "b2 hq4 hkv2 sq7 skv1100 d64 bf16 tree=7 causal diag=br lens_kv=1100,500 lse poison",
+    "b2 hq3 hkv1 sq130 skv200 d96 f16 tree=70 lens_kv=200,60 lse poison",
+    "b1 hq2 sq40 skv70 d128 bf16 tree=33 mask=1,1,Sq,Skv bias=1,1,Sq,Skv softcap=3 dropout=0.2 lse "
+    "poison",
+    "b2 hq2 hkv1 sq70 skv130 d72 f32 tree=66 window=90,0 diag=br sinks scale=-0.3 saved poison",
+    "b2 hq2 sq9 skv33 d17 f64 tree=9 causal diag=br lens_kv=33,4 scores=scaled lse poison",
+    "b3 hq4 hkv2 sq20 skv304 d192 bf16 paged page_size=16 packed rows_q=20,0,3 tree=30 "
+    "lens_kv=300,10,77 lse poison",
+    // And rows that are appended, with rotary embedding: to the batch, pages and entries, before
+    // and behind a boundary of pages, beside rows that are no keys, and queries alone.
+    "b2 hq4 hkv2 sq5 skv1200 d64 bf16 append=5 lens_kv=1195,3 causal diag=br lse poison",
+    "b3 hq4 hkv2 sq1 skv1600 d128 f16 paged page_size=16 append=1 lens_kv=1599,15,0 rotary=128 "
+    "causal diag=br lse poison",
+    "b2 hq4 hkv2 sq33 skv294 d96 bf16 paged page_size=7 append=33 lens_kv=250,2 rotary=64 "
+    "rotary_interleaved cache_leftpad lse poison",
+    "b3 hq2 sq9 skv200 d192 dv128 f16 cache_batch_idx append=9 lens_kv=191,60,0 rotary=96 "
+    "positions "
+    "window=50,0 diag=br tree=9 lse poison",
+    "b3 hq4 hkv1 sq40 skv320 d64 bf16 paged page_size=16 append=20 lens_kv=300,0,64 packed "
+    "rows_q=40,1,0 total_q=50 rotary=64 causal diag=br lse poison",
+    "b2 hq2 hkv1 sq65 skv130 d40 f16 rotary=16 positions rotary_interleaved lens causal diag=br "
+    "lse "
+    "poison",
+    "b3 hq2 sq33 skv70 d256 bf16 packed total_q=80 rotary=256 positions lse poison",
+    // And of EFFICIENT: other types, any head dim, ranges of columns, splits.
+    "b3 hq4 hkv2 sq9 skv240 d33 dv150 f32 paged page_size=24 lens_kv=200,0,77 append=9 rotary=32 "
+    "positions causal diag=br cache_leftpad lse poison",
+    "b2 hq4 hkv2 sq2 skv1600 d63 f32 cache_batch_idx lens_kv=1500,600 append=2 tree=2 rotary=10 "
+    "rotary_interleaved lse poison",
+    "b2 hq2 hkv1 sq5 skv1200 d40 f8e4m3 paged page_size=100 lens_kv=1195,60 append=5 rotary=40 "
+    "causal diag=br descales=head lse poison",
+    "b2 hq2 sq70 skv130 d40 f8e5m2 out=f32 cache_leftpad lens_kv=130,20 tree=66 dropout=0.2 "
+    "descales lse poison",
 };
 INSTANTIATE_TEST_SUITE_P(Own, CudaCases, testing::Values("b1 hq1 sq63 skv1 d40"), name_of);
 

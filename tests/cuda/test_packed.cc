@@ -158,6 +158,12 @@ TEST_F(CudaPacked, KeysInACacheAreThoseOfTheBatch) {
            "b3 hq4 hkv2 sq1 skv1600 d64 bf16 cache_batch_idx lens=kv causal diag=br lse seed=1",
            "b2 hq4 hkv2 sq66 skv80 d64 f16 window=20,0 diag=br alibi lens_kv=79,60 cache_leftpad "
            "lse poison seed=3",
+           "b3 hq4 hkv2 sq4 skv1600 d64 bf16 paged page_size=16 append=4 lens_kv=1596,77,0 "
+           "rotary=64 causal diag=br lse seed=6",
+           "b2 hq4 hkv2 sq70 skv200 d96 f16 append=70 lens_kv=130,60 rotary=32 rotary_interleaved "
+           "positions lse seed=7",
+           "b2 hq2 sq9 skv80 d128 bf16 cache_batch_idx append=9 lens_kv=71,0 tree=9 rotary=128 "
+           "cache_leftpad lse seed=8",
        }) {
     const Problem problem = problem_of(text);
     const AttentionGradRequest& cached = problem.request();

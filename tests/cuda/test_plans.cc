@@ -104,7 +104,7 @@ TEST(CudaPlans, FlashNamesWhatItLacks) {
       {"d64 dv264 f16", 80, "head_dim_v 8 to 256 in multiples of 8, got 264"},
       {"d64 f16 align_k=8", 80, "needs k aligned to 16 bytes, got 8 bytes"},
       {"d64 f16 descales", 80, "does not support descales"},
-      {"d64 f16 append=4 lens=kv", 80, "does not support append_kv"},
+      {"d64 f16 append=4 lens=kv hadamard", 80, "does not support hadamard"},
       {"d64 bf16 out=f32 saved grad", 90, "f32"},
       // Blocks of 99 KB of shared memory.
       {"d192 bf16", 86, "head_dim_qk 8 to 128 in multiples of 8, got 192"},
@@ -127,6 +127,8 @@ TEST(CudaPlans, FlashNamesWhatItLacks) {
   EXPECT_EQ(refusals("d64 bf16 packed saved grad", 80), "");
   EXPECT_EQ(refusals("d64 bf16 paged page_size=20 cache_leftpad packed lse", 80), "");
   EXPECT_EQ(refusals("d64 bf16 cache_batch_idx lse", 80), "");
+  EXPECT_EQ(refusals("d64 f16 append=4 lens=kv rotary=64 rotary_interleaved tree=4 lse", 80), "");
+  EXPECT_EQ(refusals("d64 f16 rotary=32 positions lse", 80), "");
   const char* const many = "b1 hq4 hkv2 sq1 skv4294967296 d64 f16 paged page_size=65536";
   EXPECT_NE(refusals_of(flash(), many, 80).find("at most 4294967295 rows in pages"),
             std::string::npos);
@@ -160,6 +162,16 @@ TEST(CudaPlans, StateTheirWorkspace) {
   // 4 heads of 20 packed rows.
   const AttentionKey packed = key_of("b2 hq4 hkv2 sq16 skv32 d64 bf16 packed total_q=20 lse grad");
   EXPECT_EQ(flash().backward_workspace_bytes(packed, env), 4 * 20 * 4);
+  const AttentionKey packed_f64 =
+      key_of("b2 hq4 hkv2 sq16 skv32 d64 f64 packed total_q=20 lse grad");
+  EXPECT_EQ(math().backward_workspace_bytes(packed_f64, env), 2 * kScores * 8 + 4 * 20 * 8);
+  // Rotated queries come before what splits leave.
+  const AttentionKey rotary = key_of("b3 hq8 hkv2 sq8 skv1536 d64 dv56 bf16 append=8 rotary=64");
+  EXPECT_EQ(flash().workspace_bytes(rotary, env), 3 * 8 * 8 * 64 * 2 + 3 * 2 * 3 * 32 * 58 * 4);
+  EXPECT_EQ(flash().plan(rotary, env)->kernel, "cuda_flash_split_bf16_d64");
+  const AttentionKey prompt = key_of("b1 hq4 hkv2 sq96 skv1000 d64 f16 rotary=64 positions");
+  EXPECT_EQ(flash().workspace_bytes(prompt, env), 4 * 96 * 64 * 2);
+  EXPECT_EQ(flash().plan(prompt, env)->kernel, "cuda_flash_f16_d64");
   for (const Backend* backend : {&math(), &efficient()}) {
     const KernelPlan forward = backend->plan(key, env).value();
     const KernelPlan backward = backend->plan_backward(key, env).value();

@@ -9,6 +9,7 @@
 
 #include "cuda/rows.cuh"
 #include "oracle/number.h"
+#include "oracle/rules.h"
 #include "problem/problem.h"
 #include "regard/dropout.h"
 #include "tests/cuda/schedules.h"
@@ -172,6 +173,44 @@ TEST_F(Schedules, DecodeRowsUnderALargerPlan) {
   ASSERT_TRUE(status.ok()) << status.to_string();
   EXPECT_EQ(schedule().counts.launches, 1);
   EXPECT_LT(test::largest_difference(split.out, whole.out), 1e-6);
+}
+
+/// The mask that says of all keys what tree_mask says of the last ones.
+TensorView mask_of_tree(const AttentionRequest& r, test::Tensors* tensors) {
+  const TensorView& tree = r.tree_mask;
+  const std::int64_t columns = tree.shape[2];
+  const TensorView mask =
+      tensors->make(Dtype::kBool, {r.q.shape[0], 1, r.q.shape[2], r.k.shape[2]});
+  conformance::for_each_element(mask, [&](const std::int64_t(&at)[4], unsigned char* element) {
+    const auto length = static_cast<std::int64_t>(oracle::element(r.seqlens_kv, at[0]));
+    const std::int64_t column = at[3] - (length - columns);
+    const bool has_column = column >= 0 && column < columns;
+    *element = !has_column || oracle::element(tree, at[0], at[2], column) != 0.0 ? 1 : 0;
+  });
+  return mask;
+}
+
+TEST_F(Schedules, ATreeHasTheBitsOfItsMask) {
+  for (const char* text : {
+           "b2 hq4 hkv2 sq7 skv1100 d64 bf16 tree=7 causal diag=br lens_kv=1100,500 lse poison",
+           "b3 hq2 sq70 skv200 d96 f16 tree=66 lens_kv=200,33,0 softcap=3 lse poison",
+           "b2 hq2 hkv1 sq40 skv130 d40 f32 tree=50 window=90,0 diag=br lens_kv=130,70 sinks lse",
+           "b2 hq2 sq9 skv33 d24 f64 tree=9 lens_kv=33,4 scale=-0.3 lse poison",
+       }) {
+    const Problem problem = problem_of(text);
+    for (const cuda_test::HostBackend& backend : serving(problem, 1)) {
+      AttentionRequest tree = problem.request();
+      tensors_.renew_outputs(&tree);
+      run(backend, tree);
+      AttentionRequest masked = problem.request();
+      masked.tree_mask = {};
+      masked.attn_mask = mask_of_tree(tree, &tensors_);
+      tensors_.renew_outputs(&masked);
+      run(backend, masked);
+      EXPECT_EQ(test::unequal(tree.out, masked.out), "") << text << ", " << name_of(backend);
+      EXPECT_EQ(test::unequal(tree.lse, masked.lse), "") << text << ", " << name_of(backend);
+    }
+  }
 }
 
 // On a device nobody has read the lengths before the kernels do.

@@ -32,6 +32,14 @@ inline constexpr const char* kDirected[] = {
     "b3 hq4 hkv2 sq200 skv300 d96 f16 packed total_q=150 total_kv=160 saved grad poison",
     "b3 hq8 hkv2 sq1 skv2048 d128 bf16 paged page_size=16 causal diag=br lse poison",
     "b2 hq4 hkv2 sq130 skv512 d64 f16 paged page_size=64 causal diag=br cache_leftpad lse poison",
+    "b2 hq4 hkv2 sq7 skv1100 d64 bf16 tree=7 causal diag=br lens=kv lse poison",
+    "b2 hq3 hkv1 sq130 skv200 d96 f16 tree=70 lens=kv lse poison",
+    "b3 hq8 hkv2 sq1 skv2048 d128 bf16 paged page_size=16 append=1 rotary=128 causal diag=br lse "
+    "poison",
+    "b2 hq4 hkv2 sq33 skv512 d64 f16 append=33 lens=kv rotary=32 rotary_interleaved positions lse "
+    "poison",
+    "b2 hq4 hkv2 sq5 skv600 d72 f32 cache_batch_idx append=5 lens=kv rotary=72 causal diag=br lse "
+    "poison",
     "b2 hq4 hkv2 sq128 skv128 d64 f8e4m3 out=f8e4m3 lse",
     "b2 hq4 hkv2 sq128 skv128 d64 f8e4m3 out=f8e4m3 descales lse",
     "b1 hq4 hkv1 sq100 skv300 d128 f8e4m3 out=f8e4m3 causal diag=tl descales lse",
@@ -89,6 +97,7 @@ inline constexpr const char* kSanitized[] = {
     "b2 hq2 sq65 skv97 d128 bf16 lens causal diag=br saved grad",
     "b2 hq2 sq65 skv97 d64 bf16 packed total_q=90 total_kv=120 causal diag=br saved grad",
     "b2 hq4 hkv1 sq1 skv1088 d128 bf16 paged page_size=16 lse",
+    "b2 hq4 hkv1 sq2 skv1088 d128 bf16 paged page_size=16 append=2 rotary=128 tree=2 lse",
     "b1 hq2 sq40 skv33 d64 f32 causal diag=tl lse grad",
     "b1 hq2 sq40 skv64 d64 f8e4m3 out=f8e4m3 descales lse",
 };

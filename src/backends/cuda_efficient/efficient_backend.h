@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backends/cuda_efficient/launch.h"
+#include "base/checked.h"
+#include "cuda/caches.h"
 #include "cuda/delta_bytes.h"
 #include "cuda/splits_layout.h"
 #include "problem/claims.h"
@@ -22,7 +25,7 @@ inline BackendInfo make_info() {
   info.min_sm = 75;
   info.determinism = Determinism::kBatchInvariant;
   info.forward = problem::forward_claims();
-  info.forward.features.set(Feature::kPacked);
+  info.forward.features = info.forward.features.with(cuda::cache_features());
   info.backward = problem::backward_claims(info.forward);
   return info;
 }
@@ -35,23 +38,35 @@ class EfficientBackend final : public Backend {
 
   const BackendInfo& info() const override { return info_; }
 
-  /// None but for splits of the keys.
+  bool supports(const AttentionKey& key, const Env& env,
+                std::vector<Refusal>* refusals) const override {
+    const bool claimed = check_claims(info_, key, env, refusals);
+    return cuda::can_count_pages(key.params(), refusals) && claimed;
+  }
+
+  /// None but for rotated queries and splits of the keys.
   std::int64_t workspace_bytes(const AttentionKey& key, const Env&) const override {
-    return cuda::splits_layout(key.params()).bytes;
+    const AttentionParams& p = key.params();
+    return saturating_add(problem::rotated_queries_bytes(p), cuda::splits_layout(p).bytes);
   }
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
     const AttentionParams& p = key.params();
-    const std::int64_t workspace = workspace_bytes(key, env);
-    return make_plan(key, workspace > 0 ? "cuda_efficient_split" : "cuda_efficient", p.head_dim_v,
-                     workspace);
+    const bool splits = cuda::splits_layout(p).bytes > 0;
+    Expected<KernelPlan> plan = make_plan(key, splits ? "cuda_efficient_split" : "cuda_efficient",
+                                          p.head_dim_v, workspace_bytes(key, env));
+    if (splits) plan->tile_q = cuda::kSplitRows;
+    return plan;
   }
 
   Status execute(const KernelPlan& plan, const AttentionParams& params, const Buffers& buffers,
                  const Launch& launch) const override {
     ForwardArgs args;
     problem::make_problem(params, buffers, &args.problem);
-    args.splits = cuda::splits_of(params, plan.workspace_bytes, launch.workspace.data);
+    args.kv_entries = buffers.k.shape[0];
+    if (Status s = cuda::append_before(launcher_.append, buffers, launch, &args); !s.ok()) return s;
+    const bool splits = plan.tile_q == cuda::kSplitRows;
+    args.splits = cuda::splits_behind(params, splits, launch);
     return launcher_.forward(args, launch.stream);
   }
 

@@ -80,8 +80,8 @@ REGARD_DEVICE_FN void write_by_keys(const Block& block, const float (&probs)[kOw
 }
 
 /// kColumns of head_dim_v to a block; with kSplit all rows, kSplitRows at most, and a part of the
-/// keys.
-template <int kColumns, bool kSplit>
+/// keys; with kCached keys lie in pages, in an entry of a cache, or behind rows that are none.
+template <int kColumns, bool kSplit, bool kCached>
 struct ForwardKernel {
   using Args = ForwardArgs;
   static constexpr int kSums = kColumns / cuda::kSide;  // columns of a thread
@@ -136,11 +136,12 @@ struct ForwardKernel {
       if (seen == semantics::TileClass::kEmpty) continue;
       float scores[kOwn][kOwn];
       cuda::clear(scores);
-      const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, tile, p.head_dim_qk);
+      const auto keys = rows_of_tile(args, s, task, tile, {p.k, p.head_dim_qk});
       cuda::add_row_products(block, q, keys, p.head_dim_qk, a, b, scores);
       cuda::scale_by(descale, scores);
       const bool is_full = seen == semantics::TileClass::kFull;
       cuda::edit_scores(block, p, task.b, facts, tile.begin, is_full, scores);
+      cuda::hide_by_tree(block, p, cuda::tree_columns(p, s), facts, tile.begin, scores);
       float rescale[kOwn];
       add_to_softmax(block, p, &state, scores, rescale);
       cuda::drop_tile(block, p, facts, tile.begin, scores);
@@ -150,7 +151,7 @@ struct ForwardKernel {
         for (int c = 0; c < kSums; ++c) out[i][c] *= rescale[i];
       }
       write_by_keys(block, scores, probs);
-      const auto values = cuda::key_rows(p.v, task.b, task.head_kv, tile, p.head_dim_v);
+      const auto values = rows_of_tile(args, s, task, tile, {p.v, p.head_dim_v});
       cuda::add_tile_product(block, probs, values, task.columns * kColumns, b, out);
     }
     if constexpr (kSplit) {
@@ -159,6 +160,25 @@ struct ForwardKernel {
       }
     }
     finish(block, p, rows, task, facts, state, out);
+  }
+
+  struct Operand {
+    const cuda::View& view;
+    std::int64_t columns;
+  };
+
+  /// Of K or V.
+  REGARD_DEVICE_FN auto rows_of_tile(const Args& args, const Sequence& s,
+                                     const cuda::HeadTask& task, semantics::Tile tile,
+                                     const Operand& of) {
+    if constexpr (kCached) {
+      const cuda::KeyPlace place = cuda::place_of_keys(args.problem, s, args.kv_entries);
+      char* const base = cuda::key_address(of.view, place, task.head_kv, 0);
+      const cuda::KeyPages pages = cuda::pages_of(args.problem, place, args.kv_entries);
+      return cuda::cached_rows(of.view, place, base, pages, tile, of.columns);
+    } else {
+      return cuda::key_rows(of.view, task.b, task.head_kv, tile, of.columns);
+    }
   }
 
   template <class Block>

@@ -1,6 +1,7 @@
 #include "backends/cuda_efficient/launch.h"
 
 #include "backends/cuda_efficient/units.h"
+#include "cuda/append.cuh"
 
 namespace regard::cuda_efficient {
 namespace {
@@ -17,8 +18,14 @@ Status backward(const BackwardArgs& args, void* stream) {
   return run.status("efficient");
 }
 
+Status append(const cuda::AppendArgs& args, void* stream) {
+  cuda::DeviceRunner run(stream);
+  cuda::run_append(run, args);
+  return run.status("efficient");
+}
+
 }  // namespace
 
-const Launcher kDeviceLauncher = {forward, backward};
+const Launcher kDeviceLauncher = {forward, backward, append};
 
 }  // namespace regard::cuda_efficient

@@ -11,34 +11,44 @@ namespace regard::cuda_efficient {
 
 using cuda::launch;
 
-template <bool kSplit, class Runner>
+template <bool kSplit, bool kCached, class Runner>
 void run_rows(Runner& run, const ForwardArgs& args) {
   const Problem& p = args.problem;
   if (is_wide(p.head_dim_v)) {
-    launch<ForwardKernel<kWide, kSplit>>(run, args, p);
+    launch<ForwardKernel<kWide, kSplit, kCached>>(run, args, p);
   } else {
-    launch<ForwardKernel<kNarrow, kSplit>>(run, args, p);
+    launch<ForwardKernel<kNarrow, kSplit, kCached>>(run, args, p);
   }
 }
 
 template <class Runner>
 void run_whole(Runner& run, const ForwardArgs& args) {
-  run_rows<false>(run, args);
+  run_rows<false, false>(run, args);
 }
 
 template <class Runner>
 void run_splits(Runner& run, const ForwardArgs& args) {
-  run_rows<true>(run, args);
+  run_rows<true, false>(run, args);
+}
+
+template <class Runner>
+void run_cached(Runner& run, const ForwardArgs& args) {
+  args.splits.row_max == 1 ? run_rows<false, true>(run, args) : run_rows<true, true>(run, args);
+}
+
+inline bool is_cached(const Problem& p) {
+  return p.pages.ids != nullptr || p.cache_entries.present || p.leftpads.present;
 }
 
 template <class Runner>
 void run_forward(Runner& run, const ForwardArgs& args) {
-  if (args.splits.row_max == 1) {
-    run_whole(run, args);
+  const bool splits = args.splits.row_max > 1;
+  if (is_cached(args.problem)) {
+    run_cached(run, args);
   } else {
-    run_splits(run, args);
-    launch<cuda::MergeKernel>(run, {args}, args.problem);
+    splits ? run_splits(run, args) : run_whole(run, args);
   }
+  if (splits) launch<cuda::MergeKernel>(run, {args}, args.problem);
   cuda::clear_outputs_past_end(run, args.problem);
 }
 

@@ -10,6 +10,7 @@ namespace regard::cuda_efficient {
 
 extern template void run_whole(cuda::DeviceRunner&, const ForwardArgs&);
 extern template void run_splits(cuda::DeviceRunner&, const ForwardArgs&);
+extern template void run_cached(cuda::DeviceRunner&, const ForwardArgs&);
 extern template void run_products(cuda::DeviceRunner&, const BackwardArgs&);
 
 }  // namespace regard::cuda_efficient

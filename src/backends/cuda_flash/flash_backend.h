@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "backends/cuda_flash/launch.h"
+#include "base/checked.h"
+#include "cuda/caches.h"
 #include "cuda/delta_bytes.h"
 #include "cuda/splits_layout.h"
 #include "cuda/tensor_sm.h"
@@ -29,8 +31,7 @@ inline BackendInfo make_info() {
   forward = problem::forward_claims();
   forward.dtypes = cuda::tensor_forward_claims();
   forward.features = forward.features.without({Feature::kDescales, Feature::kDescalesPerHead})
-                         .with({Feature::kPacked, Feature::kPaged, Feature::kCacheBatchIdx,
-                                Feature::kCacheLeftpad});
+                         .with(cuda::cache_features());
   // Rows are copied in pieces of 16 bytes.
   forward.head_dim_qk = forward.head_dim_v = {8, 256, 8};
   forward.min_align_log2 = 4;
@@ -100,22 +101,13 @@ class FlashBackend final : public Backend {
                 std::vector<Refusal>* refusals) const override {
     const BackendInfo& info = has_small_blocks(env.sm_version) ? small_ : info_;
     const bool claimed = check_claims(info, key, env, refusals);
-    // Kernels count a sequence's rows in pages in 32 bits.
-    constexpr std::int64_t kMaxRows = 0xffffffff;
-    const AttentionParams& p = key.params();
-    if (!p.features.has(Feature::kPaged) || p.seqlen_kv <= kMaxRows) return claimed;
-    if (refusals != nullptr) {
-      refusals->push_back({RefusalCode::kCustom,
-                           "needs at most " + std::to_string(kMaxRows) + " rows in pages",
-                           "got " + std::to_string(p.seqlen_kv),
-                           {}});
-    }
-    return false;
+    return cuda::can_count_pages(key.params(), refusals) && claimed;
   }
 
-  /// None but for splits of the keys.
+  /// None but for rotated queries and splits of the keys.
   std::int64_t workspace_bytes(const AttentionKey& key, const Env&) const override {
-    return cuda::splits_layout(key.params()).bytes;
+    const AttentionParams& p = key.params();
+    return saturating_add(problem::rotated_queries_bytes(p), cuda::splits_layout(p).bytes);
   }
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
@@ -124,7 +116,7 @@ class FlashBackend final : public Backend {
     const std::int64_t dims = padded_dims(std::max(p.head_dim_qk, p.head_dim_v));
     KernelPlan plan;
     plan.workspace_bytes = workspace_bytes(key, env);
-    const bool splits = plan.workspace_bytes > 0;
+    const bool splits = cuda::splits_layout(p).bytes > 0;
     plan.kernel = std::string(splits ? "cuda_flash_split_" : "cuda_flash_") + to_string(p.dtype_q) +
                   "_d" + std::to_string(dims);
     plan.sm = cuda::kTensorSm;
@@ -165,7 +157,9 @@ class FlashBackend final : public Backend {
     if (variant != nullptr && wgmma_takes(args.problem)) {
       return launcher_.wgmma_forward(args, variant->schedule, launch.stream);
     }
-    args.splits = cuda::splits_of(params, plan.workspace_bytes, launch.workspace.data);
+    if (Status s = cuda::append_before(launcher_.append, buffers, launch, &args); !s.ok()) return s;
+    const bool splits = plan.tile_q == cuda::kSplitRows;
+    args.splits = cuda::splits_behind(params, splits, launch);
     return launcher_.forward(args, launch.stream);
   }
 

@@ -137,7 +137,13 @@ struct ForwardKernel {
     REGARD_DEVICE_UNROLL
     for (int m = 0; m < kRowBlocks; ++m) {
       if constexpr (S::kEdits) {
-        edit(block, pass, walk.task.b, W::lane_row(block, m), first, is_full, &scores[m]);
+        const int row = W::lane_row(block, m);
+        edit(block, pass, walk.task.b, row, first, is_full, &scores[m]);
+        const Problem& p = pass.args.forward.problem;
+        if (p.tree.present && !is_full) {
+          const cuda::TreeColumns tree{walk.task.b, walk.tree_begin};
+          cuda::hide_by_tree(block, p, tree, pass.bounds, row, first, &scores[m]);
+        }
       } else if constexpr (kMasked) {
         cuda::hide_by_arithmetic(block, pass.bounds, W::lane_row(block, m), first, &scores[m]);
       }

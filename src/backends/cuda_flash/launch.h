@@ -2,6 +2,7 @@
 
 #include "backends/cuda_flash/args.h"
 #include "backends/cuda_flash/wgmma_shape.h"
+#include "cuda/append_args.h"
 #include "regard/status.h"
 
 namespace regard::cuda_flash {
@@ -10,6 +11,8 @@ namespace regard::cuda_flash {
 struct Launcher {
   Status (*forward)(const ForwardArgs& args, void* stream);
   Status (*backward)(const BackwardArgs& args, void* stream);
+  /// What the forward reads, before it.
+  Status (*append)(const cuda::AppendArgs& args, void* stream);
   /// By wgmma; null where these kernels are not built.
   Status (*wgmma_forward)(const ForwardArgs& args, Schedule schedule, void* stream);
 };

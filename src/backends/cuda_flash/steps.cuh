@@ -13,7 +13,8 @@ namespace regard::cuda_flash {
 /// Whether scores are multiplied by a positive factor and hidden by arithmetic, and no more, and
 /// keys lie in one piece: looking pages up takes registers that these kernels do not have.
 inline bool is_plain(const Problem& p) {
-  return cuda::is_plain(p) && !p.prescale_scores && !p.negates_scores && p.pages.ids == nullptr;
+  return cuda::is_plain(p) && !p.prescale_scores && !p.negates_scores && !p.tree.present &&
+         p.pages.ids == nullptr;
 }
 
 template <Element kType, int kDims, Kind kKind, class Runner>

@@ -58,7 +58,7 @@ struct Layout {
   static constexpr int kDims = kColumns, kRows = S::kRows, kKeys = S::kKeys;
   static constexpr int kThreads = S::kThreads, kStages = S::kStages;
   static constexpr bool kSplit = kKind == Kind::kSplit;
-  static constexpr bool kPaged = S::kEdits;
+  static constexpr bool kPaged = S::kEdits, kHasTree = S::kEdits;
 
   static constexpr int kBytesOfRow = kDims * static_cast<int>(sizeof(std::uint16_t));
   static constexpr int kStageBytes = 2 * S::kKeys * kBytesOfRow;

@@ -19,7 +19,7 @@ struct Flag {
   static constexpr bool kIs = kValue;
 };
 
-/// `Sizes` states kDims, kRows, kKeys, kThreads, kStages, kSplit, kPaged and kAtStages.
+/// `Sizes` states kDims, kRows, kKeys, kThreads, kStages, kSplit, kPaged, kHasTree and kAtStages.
 template <class Sizes>
 struct TileWalk {
   static constexpr int kDims = Sizes::kDims, kKeys = Sizes::kKeys, kThreads = Sizes::kThreads;
@@ -40,6 +40,7 @@ struct TileWalk {
     std::int64_t rows;          // from there to the sequence's last key
     int tiles;                  //
     int full_begin, full_end;   // tiles that all rows see
+    std::int64_t tree_begin;    // the key of tree_mask's first column; with kHasTree
   };
   static constexpr int kBytes = 128;
   static_assert(sizeof(Walk) <= kBytes);
@@ -92,6 +93,11 @@ struct TileWalk {
     walk.tiles = static_cast<int>(count);
     walk.full_begin = tile_of((reach.last.lo + kKeys - 1) / kKeys);
     walk.full_end = tile_of(reach.first.hi / kKeys);
+    if constexpr (Sizes::kHasTree) {
+      walk.tree_begin = cuda::tree_columns(p, s).begin;
+      const int tree_tile = tile_of(walk.tree_begin / kKeys);
+      if (p.tree.present && tree_tile < walk.full_end) walk.full_end = tree_tile;
+    }
     return walk;
   }
 
@@ -134,7 +140,7 @@ struct TileWalk {
   REGARD_DEVICE_FN void begin_paged_tile(const Block& block, const Problem& p, const Walk& walk,
                                          const semantics::Tile& part, int stage) {
     const semantics::Tile rows{walk.first_row + part.begin, part.size};
-    const cuda::KeyPages pages{walk.pages, p.pages.stride[1], p.pages.page_size, walk.kv_entries};
+    const cuda::KeyPages pages = cuda::pages_of(p, {0, walk.pages}, walk.kv_entries);
     const auto keys = cuda::paged_rows(p.k, walk.keys, pages, rows, p.head_dim_qk);
     const auto values = cuda::paged_rows(p.v, walk.values, pages, rows, p.head_dim_v);
     cuda::begin_rows<kKeys, kDims, kThreads>(block, keys, stage_part(block, stage, 0));

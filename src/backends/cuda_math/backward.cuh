@@ -161,8 +161,8 @@ struct SoftcapKernel {
     const Problem& p = args.grad.problem;
     cuda::for_each_head_task(block, p, grid(p), [&](const cuda::HeadTask& task) {
       const cuda::RowBlock rows =
-          cuda::group_rows(p, {task.b, p.seqlen_q}, task.head_kv, task.block);
-      const semantics::Tile tile = semantics::tile_at(task.columns, kTile, p.seqlen_kv);
+          cuda::group_rows(p, {task.b, queries_held(p, task.b)}, task.head_kv, task.block);
+      const semantics::Tile tile = semantics::tile_at(task.columns, kTile, keys_held(p, task.b));
       T scores[kOwn][kOwn];
       cuda::clear(scores);
       const auto q = cuda::query_rows(p.q, rows, p.head_dim_qk);
@@ -230,7 +230,8 @@ struct BiasKernel {
     double sum = 0.0;
     for (std::int64_t y = b; y < (full[0] ? b + 1 : p.batch); ++y) {
       for (std::int64_t head = h; head < (full[1] ? h + 1 : p.num_heads_q); ++head) {
-        for (std::int64_t row = i; row < (full[2] ? i + 1 : p.seqlen_q); ++row) {
+        const std::int64_t held = queries_held(p, y), behind = full[2] ? i + 1 : p.seqlen_q;
+        for (std::int64_t row = i; row < (behind < held ? behind : held); ++row) {
           const T* const d_scores = matrix_row_of<T>(p, args.d_scores, y, head, row);
           for (std::int64_t j = begin; j < end; j += kThreads) {
             sum += static_cast<double>(d_scores[j]);

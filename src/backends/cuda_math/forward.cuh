@@ -41,6 +41,7 @@ struct ScoresKernel {
     }
     const bool is_full = t.seen == semantics::TileClass::kFull;
     cuda::edit_scores(block, p, task.b, t.facts, t.keys.begin, is_full, scores);
+    cuda::hide_by_tree(block, p, cuda::tree_columns(p, t.s), t.facts, t.keys.begin, scores);
     for_own_elements(block, p, t.rows, t.keys.begin,
                      [&](std::int64_t row, std::int64_t j, int i, int c) {
                        matrix_row<T>(p, args.scores, task.b, task.head_kv, row)[j] = scores[i][c];

@@ -5,6 +5,7 @@
 
 #include "backends/cuda_math/launch.h"
 #include "base/scratch.h"
+#include "cuda/delta_bytes.h"
 #include "problem/claims.h"
 #include "problem/make_problem.h"
 #include "regard/backend.h"
@@ -78,6 +79,7 @@ class MathBackend final : public Backend {
 
   static bool is_f64(const AttentionParams& p) { return p.dtype_q == Dtype::kF64; }
   static std::int64_t scalar_bytes(const AttentionParams& p) { return is_f64(p) ? 8 : 4; }
+  /// Of the matrices, in which every sequence has as many as the longest.
   static std::int64_t rows(const AttentionParams& p) {
     return saturating_mul(saturating_mul(p.batch, p.num_heads_q), p.seqlen_q);
   }
@@ -95,7 +97,7 @@ class MathBackend final : public Backend {
     ScratchLayout space;
     layout.at_probs = space.take(saturating_mul(rows(p), p.seqlen_kv), scalar_bytes(p));
     layout.at_d_scores = space.take(saturating_mul(rows(p), p.seqlen_kv), scalar_bytes(p));
-    layout.at_delta = space.take(rows(p), scalar_bytes(p));
+    layout.at_delta = space.take(cuda::delta_rows(p), scalar_bytes(p));
     layout.bytes = space.total();
     return layout;
   }

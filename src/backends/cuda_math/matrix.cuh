@@ -20,6 +20,14 @@ using problem::Sequence;
 /// Rows of one (b, kv head).
 REGARD_KERNEL_FN std::int64_t matrix_rows(const Problem& p) { return p.seqlen_q * p.group_size; }
 
+/// Those, and columns, that a sequence has: fewer than the longest, where sequences are packed.
+REGARD_KERNEL_FN std::int64_t queries_held(const Problem& p, std::int64_t b) {
+  return problem::held_rows(p.q.starts, p.seqlen_q, p.total_q, b);
+}
+REGARD_KERNEL_FN std::int64_t keys_held(const Problem& p, std::int64_t b) {
+  return problem::held_rows(p.k.starts, p.seqlen_kv, p.total_kv, b);
+}
+
 /// Row `row` of (b, kv head) of a matrix.
 template <class T>
 REGARD_DEVICE_FN T* matrix_row(const Problem& p, char* matrix, std::int64_t b, std::int64_t head_kv,
@@ -41,8 +49,8 @@ REGARD_KERNEL_FN constexpr cuda::Element own_type() {
   return sizeof(T) == sizeof(double) ? cuda::Element::kF64 : cuda::Element::kF32;
 }
 
-/// Calls f(row, lane) for every row of every (b, kv head), a warp to a row, as a block of rows of
-/// its own.
+/// Calls f(row, lane) for every row that the sequence of a (b, kv head) has, a warp to a row, as a
+/// block of rows of its own.
 template <class Block, class F>
 REGARD_DEVICE_FN void for_each_row(const Block& block, const Problem& p, F f) {
   const std::int64_t rows = p.batch * p.num_heads_kv * matrix_rows(p);
@@ -51,8 +59,9 @@ REGARD_DEVICE_FN void for_each_row(const Block& block, const Problem& p, F f) {
     const std::int64_t at = task * cuda::kWarps + warp;
     if (at >= rows) continue;
     const std::int64_t bh = at / matrix_rows(p), row = at % matrix_rows(p);
-    const std::int64_t first_head = bh % p.num_heads_kv * p.group_size;
-    f(cuda::RowBlock{bh / p.num_heads_kv, first_head, p.group_size, row, 1}, lane);
+    const std::int64_t b = bh / p.num_heads_kv, first_head = bh % p.num_heads_kv * p.group_size;
+    if (row >= queries_held(p, b) * p.group_size) continue;
+    f(cuda::RowBlock{b, first_head, p.group_size, row, 1}, lane);
   }
 }
 REGARD_KERNEL_FN std::int64_t count_row_tasks(const Problem& p) {
@@ -160,13 +169,15 @@ struct ProductKernel {
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.problem;
     cuda::for_each_head_task(block, p, grid(args), [&](const cuda::HeadTask& task) {
+      const std::int64_t row_count = queries_held(p, task.b) * p.group_size;
+      const semantics::Tile all_keys{0, keys_held(p, task.b)};
+      if (task.block * kTile >= (kTransposed ? all_keys.size : row_count)) return;
       const cuda::DenseRows matrix = {
           own_type<T>(), p.seqlen_kv,
           reinterpret_cast<char*>(matrix_row<T>(p, args.matrix, task.b, task.head_kv, 0)),
-          p.seqlen_kv * static_cast<std::int64_t>(sizeof(T)), matrix_rows(p)};
+          p.seqlen_kv * static_cast<std::int64_t>(sizeof(T)), row_count};
       const cuda::RowBlock all_rows{task.b, task.head_kv * p.group_size, p.group_size, 0,
-                                    matrix_rows(p)};
-      const semantics::Tile all_keys{0, p.seqlen_kv};
+                                    row_count};
       if constexpr (kTransposed) {
         multiply(block, args, task, matrix, cuda::query_rows(args.rows, all_rows, args.columns),
                  cuda::key_rows(args.out, task.b, task.head_kv, all_keys, args.columns));
@@ -185,7 +196,7 @@ struct ProductKernel {
     const auto a = block.template shared<T>(0, kDepth * kPitch);
     const auto b = block.template shared<T>(Space::kBytesA, kDepth * Space::kPitchB);
     const std::int64_t first = task.block * kTile, column = task.columns * kTile;
-    const std::int64_t depth = kTransposed ? matrix_rows(args.problem) : args.problem.seqlen_kv;
+    const std::int64_t depth = rows.count;
     T sums[kOwn][kOwn];
     cuda::clear(sums);
     for (std::int64_t k = 0; k < depth; k += kDepth) {

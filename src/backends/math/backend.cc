@@ -110,7 +110,7 @@ class MathBackend final : public Backend {
     ForwardArgs args;
     const Kernel& kernel = kernel_of(key.params(), env.isa);
     const std::int64_t row_blocks = row_blocks_of(key.params(), kernel, workers(key, env));
-    return saturating_add(saturating_add(cpu::rotated_queries_bytes(key.params()),
+    return saturating_add(saturating_add(problem::rotated_queries_bytes(key.params()),
                                          cpu::packed_blocks_bytes(key.params())),
                           saturating_mul(lay_out_forward(key.params(), kernel, row_blocks, &args),
                                          workers(key, env)));

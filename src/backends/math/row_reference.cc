@@ -55,7 +55,7 @@ struct CheckLayout {
  private:
   /// Rotated or mixed copies of the block's queries, of all heads.
   static std::int64_t query_elements(const AttentionParams& p, const Kernel& kernel) noexcept {
-    if (cpu::rotated_queries_bytes(p) == 0) return 0;
+    if (problem::rotated_queries_bytes(p) == 0) return 0;
     const std::int64_t queries = kernel.width / std::max<std::int64_t>(group_of(p), 1) + 2;
     return saturating_mul(queries, saturating_mul(p.num_heads_q, p.head_dim_qk));
   }

@@ -1,0 +1,185 @@
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/append_args.h"
+#include "cuda/element.cuh"
+#include "cuda/tasks.cuh"
+#include "problem/rotary.h"
+
+// What a call does before its attention: new rows are written to a cache, and rotary embedding
+// turns them and the queries. On a device lengths, pages, entries and positions have not been
+// checked: a row that has no place in the cache is not written, and a position outside of the
+// tables is taken for their nearest.
+
+namespace regard::cuda {
+
+/// A product that no addition is fused with: docs/semantics.md states every rounding.
+REGARD_DEVICE_FN float rounded_product(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+/// One row of each head, before and after.
+struct HeadRows {
+  Element type;
+  std::int64_t heads, columns;
+  const char* from;
+  char* to;
+  std::int64_t from_head, to_head;  // bytes from a head to the next
+};
+
+/// A block has a row of one sequence, all heads of it: first the new rows, then the queries.
+struct AppendKernel {
+  using Args = AppendArgs;
+  static constexpr int kThreads = cuda::kThreads;
+  static constexpr int kBlocks = 4;
+  static constexpr int kSharedBytes = 16;  // not used
+  static constexpr std::int64_t kUnrotated = -1;
+
+  REGARD_KERNEL_FN std::int64_t rows_of_sequence(const Args& args) {
+    return args.problem.seqlen_new + (args.rotated.present ? args.problem.seqlen_q : 0);
+  }
+  REGARD_KERNEL_FN std::int64_t count_tasks(const Args& args) {
+    return args.problem.batch * rows_of_sequence(args);
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
+    const Problem& p = args.problem;
+    const std::int64_t rows = rows_of_sequence(args);
+    for_each_task(block, count_tasks(args), [&](std::int64_t task) {
+      const Sequence s = problem::sequence_of(p, task / rows);
+      const std::int64_t row = task % rows;
+      row < p.seqlen_new ? append_row(block, args, s, row)
+                         : rotate_query(block, args, s, row - p.seqlen_new);
+    });
+  }
+
+  /// Row i of the sequence's new keys and values.
+  template <class Block>
+  REGARD_DEVICE_FN void append_row(const Block& block, const Args& args, const Sequence& s,
+                                   std::int64_t i) {
+    const Problem& p = args.problem;
+    const std::int64_t length =
+        *problem::element_at<std::int32_t>(p.lens_kv, s.b * p.lens_kv.stride[0]);
+    const std::int64_t row = length + i;
+    const std::int64_t position =
+        p.rotary_cos.present ? held(args, problem::key_position(p, s, i)) : kUnrotated;
+    write_row(block, args, s, row, {p.k_new, p.k, p.head_dim_qk, position, i});
+    write_row(block, args, s, row, {p.v_new, p.v, p.head_dim_v, kUnrotated, i});
+  }
+
+  struct NewRow {
+    const View &rows, &cache;
+    std::int64_t columns, position, i;
+  };
+
+  template <class Block>
+  REGARD_DEVICE_FN void write_row(const Block& block, const Args& args, const Sequence& s,
+                                  std::int64_t row, const NewRow& fresh) {
+    char* const to = place_of_row(args, s, fresh.cache, row, fresh.columns);
+    if (to == nullptr) return;
+    const std::int64_t bytes = problem::element_bytes(fresh.cache.type);
+    const HeadRows rows{fresh.cache.type,
+                        args.problem.num_heads_kv,
+                        fresh.columns,
+                        problem::row_address(fresh.rows, s.b, 0, fresh.i),
+                        to,
+                        fresh.rows.stride[1] * bytes,
+                        fresh.cache.stride[1] * bytes};
+    copy_heads(block, args.problem, rows, fresh.position);
+  }
+
+  /// Row `row` of the sequence in k or v, head 0; null where the cache has no such row.
+  REGARD_DEVICE_FN char* place_of_row(const Args& args, const Sequence& s, const View& cache,
+                                      std::int64_t row, std::int64_t columns) {
+    const Problem& p = args.problem;
+    if (row < 0 || row >= p.seqlen_kv) return nullptr;
+    const KeyPlace place = place_of_keys(p, s, args.kv_entries);
+    if (place.ids == nullptr) {
+      return place.entry < 0 ? nullptr : problem::row_address(cache, place.entry, 0, row);
+    }
+    const KeyPages pages = pages_of(p, place, args.kv_entries);
+    const auto rows = paged_rows(cache, cache.data, pages, {row, 1}, columns);
+    return PagedRows::row(rows, 0);
+  }
+
+  /// Query i of the sequence. Rows past its length may be read, and change nothing.
+  template <class Block>
+  REGARD_DEVICE_FN void rotate_query(const Block& block, const Args& args, const Sequence& s,
+                                     std::int64_t i) {
+    const Problem& p = args.problem;
+    if (i >= s.rows_q) return;
+    const std::int64_t bytes = problem::element_bytes(p.q.type);
+    const HeadRows rows{p.q.type,
+                        p.num_heads_q,
+                        p.head_dim_qk,
+                        problem::row_address(p.q, s.b, 0, i),
+                        problem::row_address(args.rotated, s.b, 0, i),
+                        p.q.stride[1] * bytes,
+                        args.rotated.stride[1] * bytes};
+    const bool is_live = i < s.len_q;
+    copy_heads(block, p, rows, is_live ? held(args, problem::query_position(p, s, i)) : kUnrotated);
+  }
+
+  /// kUnrotated where the tables are empty.
+  REGARD_DEVICE_FN std::int64_t held(const Args& args, std::int64_t position) {
+    if (args.angles == 0) return kUnrotated;
+    return semantics::clamp(position, 0, args.angles - 1);
+  }
+
+  /// Rotates the rows for a position that the tables have.
+  template <class Block>
+  REGARD_DEVICE_FN void copy_heads(const Block& block, const Problem& p, const HeadRows& rows,
+                                   std::int64_t position) {
+    const std::int64_t rotated = position == kUnrotated ? 0 : 2 * p.rotary_half;
+    for (std::int64_t n = block.thread(); n < rows.heads * rows.columns; n += kThreads) {
+      const std::int64_t head = quotient(n, rows.columns), d = n - head * rows.columns;
+      const char* const from = rows.from + head * rows.from_head;
+      char* const to = rows.to + head * rows.to_head;
+      if (d < rotated) {
+        store_element(rows.type, to, d, rotated_element(p, rows.type, from, position, d));
+      } else {
+        copy_element(rows.type, from, to, d);
+      }
+    }
+  }
+
+  /// As it is, even a NaN.
+  REGARD_DEVICE_FN void copy_element(Element type, const char* from, char* to, std::int64_t d) {
+    with_stored(type, [&](auto stored) {
+      using Bits = typename decltype(stored)::Bits;
+      reinterpret_cast<Bits*>(to)[d] = reinterpret_cast<const Bits*>(from)[d];
+    });
+  }
+
+  /// Element d of a rotated row. Each product and each sum is rounded.
+  REGARD_DEVICE_FN float rotated_element(const Problem& p, Element type, const char* from,
+                                         std::int64_t position, std::int64_t d) {
+    const std::int64_t half = p.rotary_half;
+    const bool is_second = p.rotary_interleaved ? d % 2 != 0 : d >= half;
+    const std::int64_t apart = p.rotary_interleaved ? 1 : half;
+    const std::int64_t pair = p.rotary_interleaved ? d / 2 : is_second ? d - half : d;
+    const auto angle = [&](const View& table) {
+      return load_element<float>(table.type, table.data,
+                                 position * table.stride[0] + pair * table.stride[1]);
+    };
+    const auto own = load_element<float>(type, from, d);
+    const auto other = load_element<float>(type, from, is_second ? d - apart : d + apart);
+    const float a = rounded_product(own, angle(p.rotary_cos));
+    const float b = rounded_product(other, angle(p.rotary_sin));
+    return is_second ? a + b : a - b;
+  }
+};
+
+/// Before the attention, on the same stream.
+template <class Runner>
+void run_append(Runner& run, const AppendArgs& args) {
+  run.template launch<AppendKernel>(args, AppendKernel::count_tasks(args));
+}
+
+}  // namespace regard::cuda
