@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/threads/leave_cpu.h"
+
 namespace regard {
 namespace {
 
@@ -46,6 +48,7 @@ struct alignas(64) Run {
   std::atomic<Task> task{nullptr};
   std::atomic<void*> state{nullptr};
   std::atomic<int> unfinished{0};
+  std::atomic<int> cpu{-1};  // of the caller, when it began
   std::condition_variable done;
 
   bool finished() const noexcept { return unfinished.load(std::memory_order_acquire) == 0; }
@@ -104,6 +107,7 @@ class Threads {
     run.task.store(task, std::memory_order_relaxed);
     run.state.store(state, std::memory_order_relaxed);
     run.unfinished.store(workers, std::memory_order_relaxed);
+    run.cpu.store(cpu::current_cpu(), std::memory_order_relaxed);
     const std::uint64_t epoch = (run.ticket.load(std::memory_order_relaxed) >> 32) + 1;
     // First the bit: the thread that takes the last worker clears it.
     open_.fetch_or(bit_of(place), std::memory_order_relaxed);
@@ -207,13 +211,14 @@ class Threads {
     }
   }
 
-  /// Executes a worker of the next run after `place` that has one left; where that was.
+  /// Executes a worker of the next run after `place` that has one left; where that was. Linux may
+  /// wake a thread on its waker's CPU and leave it there, with another CPU idle: it leaves.
   int take_from_any(int place) noexcept {
     for (int i = 1; i <= kMaxRuns; ++i) {
       const int next = (place + i) % kMaxRuns;
-      if ((open_.load(std::memory_order_acquire) & bit_of(next)) != 0 && take_one(next)) {
-        return next;
-      }
+      if ((open_.load(std::memory_order_acquire) & bit_of(next)) == 0) continue;
+      cpu::leave_cpu(runs_[next].cpu.load(std::memory_order_relaxed), running_.load() + 1);
+      if (take_one(next)) return next;
     }
     return place;
   }
