@@ -8,7 +8,7 @@
 #include "problem/rotary.h"
 
 // What a call does before its attention: new rows are written to a cache, and rotary embedding
-// turns them and the queries. On a device lengths, pages, entries and positions have not been
+// rotates them and the queries. On a device lengths, pages, entries and positions have not been
 // checked: a row that has no place in the cache is not written, and a position outside of the
 // tables is taken for their nearest.
 
@@ -67,8 +67,9 @@ struct AppendKernel {
     const std::int64_t length =
         *problem::element_at<std::int32_t>(p.lens_kv, s.b * p.lens_kv.stride[0]);
     const std::int64_t row = length + i;
-    const std::int64_t position =
-        p.rotary_cos.present ? held(args, problem::key_position(p, s, i)) : kUnrotated;
+    // Without positions that of its place: key_position() takes lengths that the cache can hold.
+    const std::int64_t stated = p.positions.present ? problem::key_position(p, s, i) : row;
+    const std::int64_t position = p.rotary_cos.present ? clamp_position(args, stated) : kUnrotated;
     write_row(block, args, s, row, {p.k_new, p.k, p.head_dim_qk, position, i});
     write_row(block, args, s, row, {p.v_new, p.v, p.head_dim_v, kUnrotated, i});
   }
@@ -80,18 +81,18 @@ struct AppendKernel {
 
   template <class Block>
   REGARD_DEVICE_FN void write_row(const Block& block, const Args& args, const Sequence& s,
-                                  std::int64_t row, const NewRow& fresh) {
-    char* const to = place_of_row(args, s, fresh.cache, row, fresh.columns);
+                                  std::int64_t row, const NewRow& new_row) {
+    char* const to = place_of_row(args, s, new_row.cache, row, new_row.columns);
     if (to == nullptr) return;
-    const std::int64_t bytes = problem::element_bytes(fresh.cache.type);
-    const HeadRows rows{fresh.cache.type,
+    const std::int64_t bytes = problem::element_bytes(new_row.cache.type);
+    const HeadRows rows{new_row.cache.type,
                         args.problem.num_heads_kv,
-                        fresh.columns,
-                        problem::row_address(fresh.rows, s.b, 0, fresh.i),
+                        new_row.columns,
+                        problem::row_address(new_row.rows, s.b, 0, new_row.i),
                         to,
-                        fresh.rows.stride[1] * bytes,
-                        fresh.cache.stride[1] * bytes};
-    copy_heads(block, args.problem, rows, fresh.position);
+                        new_row.rows.stride[1] * bytes,
+                        new_row.cache.stride[1] * bytes};
+    copy_heads(block, args.problem, rows, new_row.position);
   }
 
   /// Row `row` of the sequence in k or v, head 0; null where the cache has no such row.
@@ -123,11 +124,12 @@ struct AppendKernel {
                         p.q.stride[1] * bytes,
                         args.rotated.stride[1] * bytes};
     const bool is_live = i < s.len_q;
-    copy_heads(block, p, rows, is_live ? held(args, problem::query_position(p, s, i)) : kUnrotated);
+    copy_heads(block, p, rows,
+               is_live ? clamp_position(args, problem::query_position(p, s, i)) : kUnrotated);
   }
 
   /// kUnrotated where the tables are empty.
-  REGARD_DEVICE_FN std::int64_t held(const Args& args, std::int64_t position) {
+  REGARD_DEVICE_FN std::int64_t clamp_position(const Args& args, std::int64_t position) {
     if (args.angles == 0) return kUnrotated;
     return semantics::clamp(position, 0, args.angles - 1);
   }

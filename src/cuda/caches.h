@@ -32,9 +32,8 @@ inline bool can_count_pages(const AttentionParams& p, std::vector<Refusal>* refu
   return false;
 }
 
-/// Launches what writes what a forward's kernels read: `append` writes new rows to the cache, and
-/// rotated queries to the start of the workspace, which become the problem's q. Does nothing
-/// without either.
+/// Before a forward's kernels: `append` writes new rows to the cache, and rotated queries to the
+/// start of the workspace, which become the problem's q. Does nothing where a call has neither.
 inline Status append_before(Status (*append)(const AppendArgs&, void*), const Buffers& buffers,
                             const Launch& launch, ForwardArgs* args) {
   problem::Problem& p = args->problem;
@@ -49,10 +48,14 @@ inline Status append_before(Status (*append)(const AppendArgs&, void*), const Bu
   return append(before, launch.stream);
 }
 
-/// The splits of a call, behind its rotated queries. A plan that splits no keys has no workspace
+/// Whether a plan's forward divides the keys of its few rows: its tiles then have so many rows.
+inline bool is_split_plan(const KernelPlan& plan) { return plan.tile_q == kSplitRows; }
+
+/// The splits of a call, after its rotated queries. A plan that splits no keys has no workspace
 /// for them, however few rows a call under it has.
-inline Splits splits_behind(const AttentionParams& p, bool is_planned, const Launch& launch) {
-  if (!is_planned) return {};
+inline Splits splits_after_queries(const AttentionParams& p, const KernelPlan& plan,
+                                   const Launch& launch) {
+  if (!is_split_plan(plan)) return {};
   return splits_of(p,
                    static_cast<char*>(launch.workspace.data) + problem::rotated_queries_bytes(p));
 }

@@ -119,6 +119,18 @@ TEST_F(Append, PositionsAreHeldToTheTables) {
     EXPECT_EQ(rotated[2 * n], cos[static_cast<std::size_t>(taken[n])]) << n;
     EXPECT_EQ(rotated[2 * n + 1], sin[static_cast<std::size_t>(taken[n])]) << n;
   }
+  // Without positions a row has that of its place, and rows without a place change nothing.
+  p.positions = {};
+  std::vector<float> more_cos = {0, 1, 2, 3, 4, 5, 6}, more_sin(7);
+  p.rotary_cos = view(more_cos, 1);
+  p.rotary_sin = view(more_sin, 1);
+  args_.angles = 7;
+  caches.assign(caches.size(), 0.0f);
+  run();
+  const float written[kBatch][kRows] = {{0}, {0, 0, 0, 0, 4, 5}, {0, 0, 0, 0, 0, 5}, {0}};
+  for (std::size_t n = 0; n < kBatch * kRows; ++n) {
+    EXPECT_EQ(caches[2 * n], written[n / kRows][n % kRows]) << n;
+  }
   // Without any angle rows stay as they are.
   args_.angles = 0;
   run();

@@ -130,8 +130,10 @@ TEST(CudaPlans, FlashNamesWhatItLacks) {
   EXPECT_EQ(refusals("d64 f16 append=4 lens=kv rotary=64 rotary_interleaved tree=4 lse", 80), "");
   EXPECT_EQ(refusals("d64 f16 rotary=32 positions lse", 80), "");
   const char* const many = "b1 hq4 hkv2 sq1 skv4294967296 d64 f16 paged page_size=65536";
-  EXPECT_NE(refusals_of(flash(), many, 80).find("at most 4294967295 rows in pages"),
-            std::string::npos);
+  for (const Backend* backend : {&flash(), &efficient()}) {
+    EXPECT_NE(refusals_of(*backend, many, 80).find("at most 4294967295 rows in pages"),
+              std::string::npos);
+  }
 }
 
 TEST(CudaPlans, FlashSplitsAsEfficientDoes) {

@@ -158,21 +158,29 @@ TEST_F(Schedules, SplitsDependOnNoOtherSequence) {
 
 // A plan for many rows has no workspace for parts; few rows under it are not split.
 TEST_F(Schedules, DecodeRowsUnderALargerPlan) {
-  const Problem problem = problem_of("b1 hq2 sq1 skv1100 d16 f32 lse");
-  const cuda_test::HostBackend& backend = backends_[1];
-  AttentionRequest split = problem.request(), whole = problem.request();
-  tensors_.renew_outputs(&split);
-  tensors_.renew_outputs(&whole);
-  run(backend, split);
-  const Problem larger = problem_of("b1 hq2 sq40 skv1100 d16 f32 lse");
-  const Plan plan = plan_of(backend, larger.request());
-  EXPECT_EQ(plan.workspace_bytes(), 0);
-  std::vector<unsigned char> memory;
-  schedule() = {};
-  const Status status = execute(plan, whole, launch(0, &memory));
-  ASSERT_TRUE(status.ok()) << status.to_string();
-  EXPECT_EQ(schedule().counts.launches, 1);
-  EXPECT_LT(test::largest_difference(split.out, whole.out), 1e-6);
+  for (const std::string rest : {" skv1100 d16 f32 lse", " skv1100 d16 f32 rotary=16 positions lse",
+                                 " skv1100 d64 f16 rotary=64 positions lse"}) {
+    const Problem problem = problem_of("b1 hq2 sq1" + rest);
+    const bool has_rotary = problem.request().rotary_cos.present();
+    for (const cuda_test::HostBackend& backend : serving(problem)) {
+      AttentionRequest split = problem.request(), whole = problem.request();
+      tensors_.renew_outputs(&split);
+      tensors_.renew_outputs(&whole);
+      schedule() = {};
+      run(backend, split);
+      if (schedule().counts.launches == (has_rotary ? 2 : 1)) continue;  // it never splits
+      const Problem larger = problem_of("b1 hq2 sq40" + rest);
+      const Plan plan = plan_of(backend, larger.request());
+      EXPECT_EQ(plan.workspace_bytes() > 0, has_rotary) << rest;
+      std::vector<unsigned char> memory;
+      schedule() = {};
+      const Status status = execute(plan, whole, launch(plan.workspace_bytes(), &memory));
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      EXPECT_EQ(schedule().counts.launches, has_rotary ? 2 : 1) << rest << ", " << name_of(backend);
+      const double bound = problem.request().out.dtype == Dtype::kF32 ? 1e-6 : 1e-3;
+      EXPECT_LT(test::largest_difference(split.out, whole.out), bound);
+    }
+  }
 }
 
 /// The mask that says of all keys what tree_mask says of the last ones.

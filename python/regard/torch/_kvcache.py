@@ -220,7 +220,7 @@ def check_rows(q: Any, others: dict[str, Any], dims_q: int = 4) -> None:
     check_tensor("q", q)
     require_type("q", q)
     if q.device.type != "cpu":
-        raise ArgumentError(f"device of q ({q.device}) must be cpu: caches are read on a CPU alone")
+        raise ArgumentError(f"device of q ({q.device}) must be cpu: Python reads caches on a CPU alone")
     for name, tensor in {"q": q, **others}.items():
         check_tensor(name, tensor)
         _check_device(name, tensor, q)

@@ -65,8 +65,7 @@ class EfficientBackend final : public Backend {
     problem::make_problem(params, buffers, &args.problem);
     args.kv_entries = buffers.k.shape[0];
     if (Status s = cuda::append_before(launcher_.append, buffers, launch, &args); !s.ok()) return s;
-    const bool splits = plan.tile_q == cuda::kSplitRows;
-    args.splits = cuda::splits_behind(params, splits, launch);
+    args.splits = cuda::splits_after_queries(params, plan, launch);
     return launcher_.forward(args, launch.stream);
   }
 

@@ -158,8 +158,7 @@ class FlashBackend final : public Backend {
       return launcher_.wgmma_forward(args, variant->schedule, launch.stream);
     }
     if (Status s = cuda::append_before(launcher_.append, buffers, launch, &args); !s.ok()) return s;
-    const bool splits = plan.tile_q == cuda::kSplitRows;
-    args.splits = cuda::splits_behind(params, splits, launch);
+    args.splits = cuda::splits_after_queries(params, plan, launch);
     return launcher_.forward(args, launch.stream);
   }
 

@@ -230,8 +230,8 @@ struct BiasKernel {
     double sum = 0.0;
     for (std::int64_t y = b; y < (full[0] ? b + 1 : p.batch); ++y) {
       for (std::int64_t head = h; head < (full[1] ? h + 1 : p.num_heads_q); ++head) {
-        const std::int64_t held = queries_held(p, y), behind = full[2] ? i + 1 : p.seqlen_q;
-        for (std::int64_t row = i; row < (behind < held ? behind : held); ++row) {
+        const std::int64_t held = queries_held(p, y), rows_end = full[2] ? i + 1 : p.seqlen_q;
+        for (std::int64_t row = i; row < (rows_end < held ? rows_end : held); ++row) {
           const T* const d_scores = matrix_row_of<T>(p, args.d_scores, y, head, row);
           for (std::int64_t j = begin; j < end; j += kThreads) {
             sum += static_cast<double>(d_scores[j]);

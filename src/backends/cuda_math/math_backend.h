@@ -15,7 +15,7 @@ namespace regard::cuda_math {
 inline BackendInfo make_info() {
   BackendInfo info;
   info.ref.id = BackendId::kMath;
-  info.summary = "unfused and deterministic: scores, softmax, product; every feature, any head_dim";
+  info.summary = "unfused and deterministic: scores, softmax, product; any head_dim";
   info.device = DeviceType::kCuda;
   info.min_sm = 75;
   info.determinism = Determinism::kBatchInvariant;
