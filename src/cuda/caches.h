@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/checked.h"
 #include "cuda/append_args.h"
 #include "cuda/forward_args.h"
 #include "cuda/splits_layout.h"
@@ -30,6 +31,11 @@ inline bool can_count_pages(const AttentionParams& p, std::vector<Refusal>* refu
                          {}});
   }
   return false;
+}
+
+/// The workspace of a forward: its rotated queries, then its splits.
+inline std::int64_t forward_bytes(const AttentionParams& p) {
+  return saturating_add(problem::rotated_queries_bytes(p), splits_layout(p).bytes);
 }
 
 /// Before a forward's kernels: `append` writes new rows to the cache, and rotated queries to the

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "backends/cuda_efficient/launch.h"
-#include "base/checked.h"
 #include "cuda/caches.h"
 #include "cuda/delta_bytes.h"
 #include "cuda/splits_layout.h"
@@ -46,8 +45,7 @@ class EfficientBackend final : public Backend {
 
   /// None but for rotated queries and splits of the keys.
   std::int64_t workspace_bytes(const AttentionKey& key, const Env&) const override {
-    const AttentionParams& p = key.params();
-    return saturating_add(problem::rotated_queries_bytes(p), cuda::splits_layout(p).bytes);
+    return cuda::forward_bytes(key.params());
   }
 
   Expected<KernelPlan> plan(const AttentionKey& key, const Env& env) const override {
