@@ -15,11 +15,6 @@
 
 namespace regard::cuda {
 
-inline FeatureSet cache_features() {
-  return {Feature::kPaged,  Feature::kCacheBatchIdx,     Feature::kCacheLeftpad, Feature::kAppendKv,
-          Feature::kRotary, Feature::kRotaryInterleaved, Feature::kPositions};
-}
-
 /// Kernels count a sequence's rows in pages in 32 bits.
 inline bool can_count_pages(const AttentionParams& p, std::vector<Refusal>* refusals) {
   constexpr std::int64_t kMaxRows = 0xffffffff;

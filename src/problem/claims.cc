@@ -76,6 +76,11 @@ Claims forward_claims() {
   return claims;
 }
 
+FeatureSet cache_features() {
+  return {Feature::kPaged,  Feature::kCacheBatchIdx,     Feature::kCacheLeftpad, Feature::kAppendKv,
+          Feature::kRotary, Feature::kRotaryInterleaved, Feature::kPositions};
+}
+
 Claims cpu_forward_claims() {
   Claims claims = forward_claims();
   // Their error is that of q's own type: keys are exact, arithmetic is in f32.
@@ -88,15 +93,14 @@ Claims cpu_forward_claims() {
       claims.dtypes.push_back({claim.q, kv, claim.out, claim.error_bound});
     }
   }
-  claims.features = claims.features.with(
-      {Feature::kPaged,          Feature::kCacheBatchIdx, Feature::kCacheLeftpad,
-       Feature::kAppendKv,       Feature::kRotary,        Feature::kRotaryInterleaved,
-       Feature::kPositions,      Feature::kHadamard,      Feature::kScales,
-       Feature::kScalesPerToken, Feature::kChannelScales, Feature::kKvDtypesDiffer,
-       Feature::kScoreFunction,  Feature::kMaskFunction,  Feature::kCaptured,
-       Feature::kBlockMask,      Feature::kScoreCallback, Feature::kOutAmax,
-       Feature::kScalesQ,        Feature::kScales1x32,    Feature::kScales1x128,
-       Feature::kScales128x128,  Feature::kFutureScales,  Feature::kQuantizedProbs});
+  claims.features =
+      claims.features.with(cache_features())
+          .with({Feature::kHadamard, Feature::kScales, Feature::kScalesPerToken,
+                 Feature::kChannelScales, Feature::kKvDtypesDiffer, Feature::kScoreFunction,
+                 Feature::kMaskFunction, Feature::kCaptured, Feature::kBlockMask,
+                 Feature::kScoreCallback, Feature::kOutAmax, Feature::kScalesQ,
+                 Feature::kScales1x32, Feature::kScales1x128, Feature::kScales128x128,
+                 Feature::kFutureScales, Feature::kQuantizedProbs});
   return claims;
 }
 
@@ -123,16 +127,12 @@ void add_bf16_pairs(Claims* forward) {
 Claims backward_claims(const Claims& forward) {
   Claims claims = forward;
   claims.features =
-      claims.features
-          .without(
-              {Feature::kDescales,       Feature::kDescalesPerHead, Feature::kPaged,
-               Feature::kCacheBatchIdx,  Feature::kCacheLeftpad,    Feature::kTreeMask,
-               Feature::kAppendKv,       Feature::kRotary,          Feature::kRotaryInterleaved,
-               Feature::kPositions,      Feature::kHadamard,        Feature::kScales,
-               Feature::kScalesPerToken, Feature::kChannelScales,   Feature::kKvDtypesDiffer,
-               Feature::kOutAmax,        Feature::kScalesQ,         Feature::kScales1x32,
-               Feature::kScales1x128,    Feature::kScales128x128,   Feature::kFutureScales,
-               Feature::kQuantizedProbs})
+      claims.features.without(cache_features())
+          .without({Feature::kDescales, Feature::kDescalesPerHead, Feature::kTreeMask,
+                    Feature::kHadamard, Feature::kScales, Feature::kScalesPerToken,
+                    Feature::kChannelScales, Feature::kKvDtypesDiffer, Feature::kOutAmax,
+                    Feature::kScalesQ, Feature::kScales1x32, Feature::kScales1x128,
+                    Feature::kScales128x128, Feature::kFutureScales, Feature::kQuantizedProbs})
           .with({Feature::kDLse, Feature::kDelta});
   claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},

@@ -7,6 +7,9 @@ namespace regard::problem {
 /// 8-bit floats, which are decoded exactly where they are read; all arithmetic is in f32.
 std::vector<DtypeClaim> f8_claims();
 
+/// Keys in pages or entries of a cache, rows that are appended to it, and rotary embedding.
+FeatureSet cache_features();
+
 /// What MATH and EFFICIENT claim of forward: f32, bf16, f16 and those, all of the spine's features,
 /// any head dim, any layout. scores_out and f64 are MATH's to add.
 Claims forward_claims();

@@ -24,7 +24,7 @@ inline BackendInfo make_info() {
   info.min_sm = 75;
   info.determinism = Determinism::kBatchInvariant;
   info.forward = problem::forward_claims();
-  info.forward.features = info.forward.features.with(cuda::cache_features());
+  info.forward.features = info.forward.features.with(problem::cache_features());
   info.backward = problem::backward_claims(info.forward);
   return info;
 }

@@ -30,7 +30,7 @@ inline BackendInfo make_info() {
   forward = problem::forward_claims();
   forward.dtypes = cuda::tensor_forward_claims();
   forward.features = forward.features.without({Feature::kDescales, Feature::kDescalesPerHead})
-                         .with(cuda::cache_features());
+                         .with(problem::cache_features());
   // Rows are copied in pieces of 16 bytes.
   forward.head_dim_qk = forward.head_dim_v = {8, 256, 8};
   forward.min_align_log2 = 4;
