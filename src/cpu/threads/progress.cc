@@ -1,18 +1,19 @@
 #include "cpu/threads/progress.h"
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "cpu/threads/worker_hook.h"
+#include "cpu/threads/yield_for.h"
 #include "regard/interrupt.h"
 
 namespace regard::cpu {
 namespace {
 
-// Yields before sleeping, some 30 microseconds. Who yields for ever holds a core that a thread in
-// another core's queue could have: three and eight threads on two cores, one head of 4,096 tokens,
-// were then 0.93 as fast.
-constexpr int kYieldsBeforeSleep = 100;
+// Before sleeping. Who yields for ever holds a core that a thread in another core's queue could
+// have: three and eight threads on two cores, one head of 4,096 tokens, were then 0.93 as fast.
+constexpr std::chrono::microseconds kYields{30};
 
 }  // namespace
 
@@ -41,13 +42,12 @@ std::int64_t read_count(const std::int64_t* count) noexcept {
 }
 
 void wait_for_count(const std::int64_t* count, std::int64_t value) noexcept {
-  for (int i = 0; i < kYieldsBeforeSleep || worker_hook.load(std::memory_order_relaxed) != nullptr;
-       ++i) {
-    if (read_count(count) >= value) {
-      call_worker_hook(WorkerPoint::kReady, count, value);
-      return;
-    }
-    let_others_run();
+  const auto is_ready = [=] { return read_count(count) >= value; };
+  while (!is_ready() && call_worker_hook(WorkerPoint::kWait)) {
+  }
+  if (yield_for(kYields, is_ready)) {
+    call_worker_hook(WorkerPoint::kReady, count, value);
+    return;
   }
   const std::atomic_ref shared(*const_cast<std::int64_t*>(count));
   for (std::int64_t now = read_count(count); now < value; now = read_count(count)) {

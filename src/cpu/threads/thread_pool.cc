@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "cpu/threads/leave_cpu.h"
+#include "cpu/threads/yield_for.h"
 
 namespace regard {
 namespace {
@@ -31,12 +33,12 @@ void run_inline(int workers, Task task, void* state) noexcept {
   for (int worker = 0; worker < workers; ++worker) task(state, worker);
 }
 
-// Yields before sleeping, some 30 microseconds on an idle core: kernels follow one another that
-// closely, and a yield leaves the core to other threads, where a pause would not.
-constexpr int kYields = 100;
-// The caller's thread: some 2 ms, for it waits for the end of a task. Asleep, it often wakes on the
-// CPU of the thread that ends the run, and both stay there: the next calls take twice as long.
-constexpr int kYieldsOfCaller = 6000;
+// Before sleeping: kernels follow one another that closely, and a yield leaves the core to other
+// threads, where a pause would not.
+constexpr std::chrono::microseconds kYields{30};
+// The caller's thread, which waits for the end of a task. Asleep, it often wakes on the CPU of the
+// thread that ends the run, and both stay there: the next calls take twice as long.
+constexpr std::chrono::milliseconds kYieldsOfCaller{2};
 
 class Threads;
 thread_local const Threads* threads_of_worker = nullptr;  // whose worker this thread is in
@@ -175,10 +177,7 @@ class Threads {
   }
 
   void wait_for(Run& run) noexcept {
-    for (int i = 0; i < kYieldsOfCaller; ++i) {
-      if (run.finished()) return;
-      std::this_thread::yield();
-    }
+    if (cpu::yield_for(kYieldsOfCaller, [&run] { return run.finished(); })) return;
     std::unique_lock lock(mutex_);
     run.done.wait(lock, [&run] { return run.finished(); });
   }
@@ -228,8 +227,8 @@ class Threads {
     int place = 0;  // of the run served last: the next one's turn comes first
     for (;;) {
       while (is_wanted(index) && has_work()) place = take_from_any(place);
-      for (int i = 0; i < kYields && !has_work(); ++i) std::this_thread::yield();
-      if (is_wanted(index) && has_work()) continue;
+      const bool found = cpu::yield_for(kYields, [this] { return has_work(); });
+      if (is_wanted(index) && found) continue;
       std::unique_lock lock(mutex_);
       ++asleep_;
       work_.wait(lock, [this, index] { return !is_wanted(index) || has_work(); });
