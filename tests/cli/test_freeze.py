@@ -72,21 +72,23 @@ class Freeze(CliTest):
 
 
 class Records(CliTest):
+    ONE = ("--rounds", "1", "--threads", "1")
+
     def test_bench_measures_the_cases(self):
         path = self.put("calls.record", RECORD.encode())
-        found = self.document("bench", path, "--rounds", "1")
+        found = self.document("bench", path, *self.ONE)
         self.assertEqual([p["calls"] for p in found["problems"]], [30, 7])
         self.assertEqual(found["recorded_calls"], 37)
         self.assertGreater(found["recorded_seconds"], 0)
-        self.assertIn("37 calls take ", self.cli("bench", path, "--rounds", "1").stdout)
+        self.assertIn("37 calls take ", self.cli("bench", path, *self.ONE).stdout)
         self.assertIn("end 2\n", self.cli("freeze", path).stdout)
 
     def test_a_program_records_what_bench_takes(self):
         path = self.dir / "calls.record"
-        self.cli("bench", SMALL, "--rounds", "2", env={"REGARD_RECORD": str(path)})
+        self.cli("bench", SMALL, "--rounds", "2", "--threads", "1", env={"REGARD_RECORD": str(path)})
         self.assertEqual(path.read_text().splitlines()[0], "regard-record 1")
         self.assertIn(" forward " + SMALL, path.read_text())
-        (problem,) = self.document("bench", path, "--rounds", "1")["problems"]
+        (problem,) = self.document("bench", path, *self.ONE)["problems"]
         self.assertGreater(problem["calls"], 1)
 
     def test_bad_records(self):

@@ -163,15 +163,16 @@ class EmptyAndHuge(Hostile):
         self.cli(*args, timeout=20)
 
     def test_run(self):
-        for shape in self.SHAPES:
-            path = self.put_file(empty(*shape))
+        paths = [self.put(f"{n}.safetensors", tensor_file(empty(*shape))) for n, shape in enumerate(self.SHAPES)]
+        for path, shape in zip(paths, self.SHAPES):
             for flags in ([], ["--grad"], ["--no-check"], ["--profile"]):
                 with self.subTest(shape=shape, flags=flags):
                     self.at_once("run", path, "--repeat", "1", *flags)
             for flags in ([], ["--grad"]):
                 self.at_once("explain", path, *flags)
-                # One thread: the rates of more take a second, and `run` has them all.
-                self.at_once("bench", path, "--rounds", "1", "--threads", "1", *flags)
+        for flags in ([], ["--grad"]):
+            # One thread: the rates of more take a second, and `run` has them all.
+            self.at_once("bench", *paths, "--rounds", "1", "--threads", "1", *flags)
 
     def test_check(self):
         for words in (f"b{HUGE} sq0 skv0", f"hq{HUGE} sq0 skv0", f"hq0 hkv0 sq{HUGE} skv8"):

@@ -369,6 +369,7 @@ class ChatTest(ProgramTest):
                 return False
             process.stdout.read()
             time.sleep(0.01)
+        process.stdout.read()  # or the next Ctrl-C, after 20 bytes of this answer, comes before the next one begins
         os.set_blocking(process.stdout.fileno(), True)
         return True
 
@@ -391,17 +392,17 @@ class ChatTest(ProgramTest):
 class BenchTest(ProgramTest):
     def test_rates_beside_the_machines(self):
         path = self.dir / "model.gguf"
-        path.write_bytes(tiny_model(context=2500, layers=1))
+        path.write_bytes(tiny_model(context=600, layers=1))
         args = ("bench", "--checkpoint", path, "--threads", 1)
         found = self.document(self.run_program(*args, "--json"))
         rows = [(row["phase"], row["context"]) for row in found["rows"]]
         # Contexts that the model does not have are left out.
-        self.assertEqual(rows, [*(("prefill", n) for n in (128, 512, 2048)), ("decode", 128), ("decode", 1024)])
+        self.assertEqual(rows, [("prefill", 128), ("prefill", 512), ("decode", 128)])
         for row in found["rows"]:
             self.assertGreater(row["tokens_per_s"], 0)
             share = row["share_of_peak" if row["phase"] == "prefill" else "share_of_bandwidth"]
             self.assertTrue(0 < share < 1.2, row)
-        path.write_bytes(tiny_model(context=300, layers=1))
+        path.write_bytes(tiny_model(context=200, layers=1))
         self.assertIn(b"of read bandwidth", self.run_program(*args, "--page-size", 0).stdout)
 
 

@@ -278,6 +278,7 @@ template <class T>
 std::vector<TestValue<T>> values_at(const FunctionProgram& program, const CapturedView* captured,
                                     const TestPlace& at, T score) {
   std::vector<TestValue<T>> values;
+  values.reserve(static_cast<std::size_t>(program.count));
   for (int i = 0; i < program.count; ++i) {
     const FunctionStep& step = program.steps[i];
     const auto arg = [&](int a) {
