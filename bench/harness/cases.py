@@ -10,6 +10,7 @@ EXTENTS = {"b": "batch", "hq": "num_heads_q", "hkv": "num_heads_kv", "sq": "seql
 LAYOUTS = ("bhsd", "bshd")
 DIAGONALS = ("tl", "br")
 MAX_DECODE_QUERIES = 32  # of a call that counts as decode: one query, or a few speculative ones
+MAX_SHORT = 200  # tokens of sequences that count as short
 
 
 class CaseError(ValueError):
@@ -42,6 +43,11 @@ class Case:
         """Few queries against a longer cache, whose K and V therefore come from memory."""
         return self.seqlen_q <= MAX_DECODE_QUERIES and self.seqlen_q < self.seqlen_kv
 
+    @property
+    def short(self):
+        """A forward of queries and keys so few that reading and writing them may take as long as the arithmetic."""
+        return not self.decode and not self.backward and max(self.seqlen_q, self.seqlen_kv) <= MAX_SHORT
+
     def with_seqlen_q(self, seqlen_q):
         """The case with another word sqN."""
         words = [f"sq{seqlen_q}" if re.fullmatch(r"sq\d+", word) else word
@@ -52,6 +58,12 @@ class Case:
     def kv_bytes(self):
         width = self.head_dim_qk + self.head_dim_v
         return self.batch * self.num_heads_kv * self.seqlen_kv * width * DTYPES[self.dtype]
+
+    @property
+    def moved_bytes(self):
+        """Q, K, V and the output, whose lines are read before they are written."""
+        queries = self.batch * self.num_heads_q * self.seqlen_q * (self.head_dim_qk + 2 * self.head_dim_v)
+        return self.kv_bytes + queries * DTYPES[self.dtype]
 
     @property
     def score_bytes(self):

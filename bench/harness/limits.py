@@ -25,11 +25,13 @@ def arithmetic_of(case, found, isa=None):
 
 
 def limit_of(case, found, isa=None):
-    """(kind, the smallest number of seconds that it allows). Decode has two limits, reading K and V and the
-    arithmetic on them: which one binds depends on how many rows share a key."""
+    """(kind, the smallest number of seconds that it allows). Decode and short sequences have two limits, memory
+    traffic and arithmetic: which one binds depends on how many rows share a key."""
     kind, gflops = arithmetic_of(case, found, isa)
     limits = [(case.flops / (gflops * 1e9), kind)]
     if case.decode:
         limits.append((case.kv_bytes / (found["read_gbps"] * 1e9), "read_gbps"))
+    if case.short:
+        limits.append((case.moved_bytes / (found["read_gbps"] * 1e9), "read_gbps"))
     seconds, kind = max(limits)
     return kind, seconds

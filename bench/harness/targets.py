@@ -24,6 +24,9 @@ FORWARD = {
     "b1 hq8 sq2048 d64 bf16 causal": (0.74, 0.78, 2.1),
     "b1 hq8 sq2048 d128 bf16 causal": (0.79, 0.82, 2.1),
     "b8 hq12 sq128 d32 bf16": (0.55, 0.60, 1.35),
+    "b64 hq12 sq64 d64 f32": (0.75, None, 1.0),
+    "b64 hq12 sq32 d64 f32": (0.75, None, 1.0),
+    "b128 hq8 sq16 d64 bf16": (0.45, None, 1.0),
 }
 F16_OF_F32 = (0.80, 0.85)
 F16_OVER_TORCH = 1.5

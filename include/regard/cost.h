@@ -19,7 +19,7 @@ namespace regard {
 /// What kernels of CPU backends do alike. Rows are the queries of a sequence times the query heads
 /// of a group.
 enum class CostKind : std::uint8_t {
-  kDecode = 0,  // up to 16 rows, 8 of bf16
+  kDecode = 0,  // up to 12 rows, 8 of bf16
   kShort,       // up to 64 rows
   kPrefill,
   kBackward

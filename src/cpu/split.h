@@ -17,8 +17,6 @@ using semantics::split_keys;
 /// Up to so many rows (queries times the heads of a group) lanes may lie along head_dim where a
 /// row block has `width` rows: they are one row block. From there on rows in lanes are faster.
 REGARD_KERNEL_FN constexpr std::int64_t max_decode_rows(std::int64_t width) {
-  constexpr std::int64_t kWide = 48;  // 32 registers
-  if (width >= kWide) return 16;
   return width < 12 ? width : 12;
 }
 

@@ -65,7 +65,7 @@ TEST(Costs, KindsAndTypesHaveTermsOfTheirOwn) {
     bool backward;
     CostKind kind;
     CostTypes types;
-  } rows[] = {{"b1 hq4 hkv1 sq4 skv512 d64 f32", false, CostKind::kDecode, CostTypes::kFloats},
+  } rows[] = {{"b1 hq4 hkv1 sq3 skv512 d64 f32", false, CostKind::kDecode, CostTypes::kFloats},
               {"b1 hq4 hkv1 sq5 skv512 d64 bf16", false, CostKind::kShort, CostTypes::kPairs},
               {"b1 hq1 sq64 d64 f16", false, CostKind::kShort, CostTypes::kConverted},
               {"hq1 sq1 skv64 d64 bf16 kv=i8", false, CostKind::kDecode, CostTypes::kI8},

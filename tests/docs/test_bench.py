@@ -162,16 +162,24 @@ class Rounds(unittest.TestCase):
         self.assertEqual(entries["torch"]["verdict"], "WRONG")
 
     def test_limits(self):
-        f32, bf16 = map(parse_case, ("sq8 d8", "sq8 d8 bf16"))
+        f32, bf16 = map(parse_case, ("sq800 d8", "sq800 d8 bf16"))
         seconds = f32.flops / 100e9
         self.assertEqual(limits.limit_of(f32, machine(100, 200)), ("f32_gflops", seconds))
-        self.assertEqual(limits.limit_of(parse_case("sq8 d8 f64"), machine(100)),
+        self.assertEqual(limits.limit_of(parse_case("sq800 d8 f64"), machine(100)),
                          ("f64_gflops", seconds * 2))
         self.assertEqual(limits.limit_of(bf16, machine(100, 200)), ("bf16_gflops", seconds / 2))
         self.assertEqual(limits.limit_of(bf16, machine(100, 50)), ("f32_gflops", seconds))
         self.assertEqual(limits.limit_of(bf16, machine(100)), ("f32_gflops", seconds))
         self.assertEqual(limits.limit_of(bf16, machine(100, 200), "avx2"),
                          ("f32_gflops", seconds * 2))
+
+    def test_short_sequences_have_two_limits(self):
+        short, long = map(parse_case, ("b2 hq4 hkv2 sq16 skv8 d8 dv4", "b2 hq4 hkv2 sq1024 d8 dv4"))
+        # Q 4 heads of 16 x 8, the output of 16 x 4, read and written; K and V 2 heads of 8 x 12: two sequences
+        self.assertEqual(short.moved_bytes, 2 * (4 * 16 * (8 + 2 * 4) + 2 * 8 * 12) * 4)
+        self.assertEqual(limits.limit_of(short, machine(100, gbps=1)), ("read_gbps", short.moved_bytes / 1e9))
+        self.assertEqual(limits.limit_of(short, machine(1, gbps=100)), ("f32_gflops", short.flops / 1e9))
+        self.assertEqual(limits.limit_of(long, machine(100, gbps=1))[0], "f32_gflops")
 
     def test_decode_has_two_limits(self):
         # 2 operations a byte of K and V for one query, 2 * 32 for 32 heads that share them

@@ -10,7 +10,7 @@ namespace regard {
 namespace {
 
 // Of pairs of bf16 more than 8 rows are row blocks.
-constexpr std::int64_t kDecodeRows = 16, kDecodePairRows = 8, kShortRows = 64;
+constexpr std::int64_t kDecodeRows = 12, kDecodePairRows = 8, kShortRows = 64;
 
 std::int64_t rows_of(const AttentionParams& p, std::int64_t len_q) noexcept {
   return p.num_heads_kv > 0 ? len_q * (p.num_heads_q / p.num_heads_kv) : 0;
