@@ -8,7 +8,8 @@ tile without a branch, at least DENSITY of its instructions must be products, no
 registers, and half of the loads for products must stand at least AHEAD instructions before their first use. A tile of
 the backward's KeysKernel is three blocks: products, probabilities, products. Prints a line for each kernel, and one
 for both of the backward's, which counts five products of the seven that they compute. Exit code 1 when a kernel fails,
-77 without cuobjdump (REGARD_CUOBJDUMP, the PATH, or CUDA's folder), which needs nvdisasm beside it or on the PATH.
+77 without cuobjdump (REGARD_CUOBJDUMP, the PATH, CUDA's folder, or build/triton, where ./dev cuda installs it), which
+needs nvdisasm beside it or on the PATH.
 """
 
 import os
@@ -22,6 +23,10 @@ ROWS, KEYS = 128, 32  # of a block, and of a tile
 # The backward has more between its products: with f16 a third of its instructions scale gradients and sum groups.
 DENSITY = {"Forward": 0.12, "Queries": 0.1, "Keys": 0.1}
 AHEAD = 8
+
+# Where cuobjdump may be that is not on the PATH.
+FOLDERS = ["/usr/local/cuda/bin",
+           os.path.join(os.path.dirname(__file__), "..", "build", "triton", "triton", "backends", "nvidia", "bin")]
 
 NAME = re.compile(r"1[03](Forward|Queries|Keys)KernelILNS_7problem7ElementE(\d)ELi(\d+)E(?:LNS\w*_4KindE0E|Lb0E)")
 LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
@@ -57,7 +62,7 @@ def tool():
     named = os.environ.get("REGARD_CUOBJDUMP")
     if named:
         return named
-    return shutil.which("cuobjdump") or shutil.which("cuobjdump", path="/usr/local/cuda/bin")
+    return shutil.which("cuobjdump") or shutil.which("cuobjdump", path=os.pathsep.join(FOLDERS))
 
 
 def kernels(text):
@@ -190,7 +195,7 @@ def of_backward(queries, keys, device):
 def main(objects):
     cuobjdump = tool()
     if not cuobjdump:
-        print("cuobjdump is not here (CUDA's toolkit, or PyPI's nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm): nothing was checked")
+        print("cuobjdump is not here (CUDA's toolkit, or PyPI's triton): nothing was checked")
         return 77
     wrong, seen, loops = [], 0, {}
     for path in objects:

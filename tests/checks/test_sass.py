@@ -1,6 +1,10 @@
 """FLASH's main loop is what check_sass.py requires, and the check notices where it is not."""
 
+import os
+import pathlib
+import tempfile
 import unittest
+import unittest.mock
 
 import _cuda_gates  # finds scripts/
 import check_sass
@@ -67,6 +71,18 @@ class Planted(unittest.TestCase):
         # Seven products in place of five.
         backward = check_sass.of_backward(loop, loop, check_sass.DEVICES["A100"])
         self.assertAlmostEqual(backward, rate * 5 / 7, delta=1)
+
+
+class Tool(unittest.TestCase):
+    def test_of_dev_cuda(self):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.dict(os.environ, {"PATH": folder}), \
+                unittest.mock.patch.object(check_sass, "FOLDERS", [folder + "/none", folder]):
+            os.environ.pop("REGARD_CUOBJDUMP", None)
+            self.assertIsNone(check_sass.tool())
+            found = pathlib.Path(folder, "cuobjdump")
+            found.touch(0o755)
+            os.environ["PATH"] = ""
+            self.assertEqual(check_sass.tool(), str(found))
 
 
 class Build(unittest.TestCase):
