@@ -32,7 +32,7 @@ KERNELS = {
     "cuda_efficient::ForwardKernel": 1,
     "cuda::MergeKernel": 1,
     "cuda::PastEndKernel": 4,
-    "cuda::AppendKernel": 4,
+    "cuda::AppendKernel": 2,
     "cuda::DeltaKernel": 1,
     "cuda_efficient::QueriesKernel": 1,
     "cuda_efficient::KeysKernel": 1,

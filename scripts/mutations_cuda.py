@@ -7,6 +7,7 @@ CUDA_ROUNDING = ("cuda", "Rounding/CudaOwnCases.*")
 CUDA_PACKED = ("cuda", "CudaPacked.*:All/CudaOwnCases*_packed*")
 CUDA_PAGED = ("cuda", "CudaPacked.*:Pages.*:All/CudaOwnCases*_paged*:All/CudaOwnCases*_cache_*")
 CUDA_APPEND = ("cuda", "Append.*:All/CudaOwnCases*_append*:All/CudaOwnCases*_rotary*:CudaPacked.KeysInACache*")
+CUDA_SCALES = ("cuda", "All/CudaOwnCases*_kv_*:All/CudaOwnCases*_v_u4*:All/CudaOwnCases*_hadamard*")
 CUDA_TREE = ("cuda", "Schedules.ATree*:All/CudaOwnCases*_tree*")
 CUDA_CASES = ("cuda", "*CudaCases*lens*:*CudaCases*bias*poison*:*CudaCases*sinks*")
 FLASH = "src/backends/cuda_flash/forward.cuh"
@@ -185,6 +186,32 @@ CUDA_MUTATIONS = [
              (CUDA_APPEND,)),
     Mutation("cuda append: attention of queries that were not rotated", "src/cuda/caches.h",
              "    p.q = before.rotated;\n", "", (CUDA_APPEND,)),
+    Mutation("cuda scales: all rows of a tile have the first one's", "src/cuda/scaled_rows.cuh",
+             "CachedRows::row(rows.scales, r)", "CachedRows::row(rows.scales, 0)", (CUDA_SCALES,)),
+    Mutation("cuda scales: groups without a minimum", "src/cuda/scaled_rows.cuh",
+             "group[0], group[1]);", "group[0], 0.0f);", (CUDA_SCALES,)),
+    Mutation("cuda scales: all columns have the first one's", "src/cuda/scaled_rows.cuh",
+             "rows.channel_scales + column * rows.channel_bytes", "rows.channel_scales", (CUDA_SCALES,)),
+    Mutation("cuda scales: channels of the first kv head", "src/cuda/scaled_rows.cuh",
+             "channel_scales.data + head_kv *", "channel_scales.data + 0 *", (CUDA_SCALES,)),
+    Mutation("cuda quantise: new rows of all heads have the first one's scale", "src/cuda/append.cuh",
+             "if (codes.scales != nullptr) codes.scales += head * t.scales->stride[1];", "", (CUDA_SCALES,)),
+    Mutation("cuda quantise: the greatest of a warp", "src/cuda/quantise.cuh",
+             "max = reduce_block(block, shared, max,", "max = reduce_warp(block, max,", (CUDA_SCALES,)),
+    Mutation("cuda quantise: given scales are written", "src/cuda/append.cuh",
+             "reinterpret_cast<float*>(scales), t.brings_scale}", "reinterpret_cast<float*>(scales), true}",
+             (CUDA_SCALES,)),
+    Mutation("cuda quantise: channels are no divisors", "src/cuda/append.cuh",
+             "if (!Transform::has_channels(t)) return own;", "return own;", (CUDA_SCALES,)),
+    Mutation("cuda quantise: both codes of a byte are the first", "src/cuda/quantise.cuh",
+             "problem::put_u4(&pair, 1, next);", "problem::put_u4(&pair, 1, code);", (CUDA_SCALES,)),
+    Mutation("cuda quantise: the end of a row belongs to no group", "src/cuda/quantise.cuh",
+             "(columns + kWarp - 1) / kWarp;", "columns / kWarp;", (CUDA_SCALES,)),
+    Mutation("cuda hadamard: no factor", "src/cuda/quantise.cuh", "sum * unit", "sum", (CUDA_SCALES,)),
+    Mutation("cuda hadamard: queries are not mixed", "src/cuda/append.cuh",
+             "if (!p.hadamard) return copy_heads", "return copy_heads", (CUDA_SCALES,)),
+    Mutation("cuda hadamard: a step without a barrier", "src/cuda/quantise.cuh",
+             "step *= 2) {\n    block.sync();", "step *= 2) {", (CUDA_SCALES,)),
     Mutation("cuda tree: full tiles beside it", FLASH_WALK,
              "p.tree.present && tree_tile < walk.full_end", "p.tree.present && tree_tile < 0", (CUDA_TREE,)),
     Mutation("cuda tree: tiles that begin before it", "src/cuda/edit.cuh",

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "cpu/kv_operand.h"
 #include "cpu/threads/run_tasks.h"
+#include "problem/codes.h"
 #include "problem/make_problem.h"
 #include "problem/rotary.h"
 
@@ -15,9 +16,6 @@ namespace {
 
 constexpr std::int64_t kBlockRows = 64;  // rows of one sequence, all heads, that a task takes
 constexpr std::int64_t kPairs = 64;      // that are rotated at a time
-
-// Quantised rows: a scale is the row's greatest magnitude over the type's, and a normal number.
-constexpr float kMinScale = 0x1p-126f;
 
 /// A row before and after.
 struct RowCopy {
@@ -125,14 +123,6 @@ void transform(const Problem& p, const View& view, std::int64_t position, std::i
 
 bool transforms(const Problem& p) { return p.rotary_cos.present || p.hadamard; }
 
-float greatest(Element type) {
-  switch (type) {
-    case Element::kI8: return 127.0f;
-    case Element::kF8E4M3: return 448.0f;
-    default: return 57344.0f;  // f8e5m2
-  }
-}
-
 /// Where a row of K or V goes that is quantised.
 struct QuantisedRow {
   char* to;
@@ -150,7 +140,7 @@ void quantise_groups(const QuantisedRow& quantised, const float* row, std::int64
     const float* const numbers = row + begin;
     const auto [least, most] = std::minmax_element(numbers, numbers + size);
     const double min = *least, range = static_cast<double>(*most) - min;
-    const float scale = std::max(static_cast<float>(range / kMaxU4), kMinScale);
+    const float scale = normal_scale(static_cast<float>(range / kMaxU4));
     for (std::int64_t d = 0; d < size; ++d) {
       codes[d] = static_cast<float>((static_cast<double>(numbers[d]) - min) / scale);
     }
@@ -167,7 +157,7 @@ void quantise(const QuantisedRow& quantised, float* row, std::int64_t dim) {
   if (quantised.brings_scale) {
     float max = 0.0f;
     for (std::int64_t d = 0; d < dim; ++d) max = std::max(max, std::abs(row[d]));
-    *quantised.scale = std::max(max / greatest(quantised.type), kMinScale);
+    *quantised.scale = normal_scale(max / greatest_code(quantised.type));
   }
   if (quantised.scale != nullptr) {
     const float scale = *quantised.scale;

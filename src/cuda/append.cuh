@@ -3,14 +3,14 @@
 #include <cstdint>
 
 #include "cuda/append_args.h"
-#include "cuda/element.cuh"
+#include "cuda/quantise.cuh"
 #include "cuda/tasks.cuh"
 #include "problem/rotary.h"
 
-// What a call does before its attention: new rows are written to a cache, and rotary embedding
-// rotates them and the queries. On a device lengths, pages, entries and positions have not been
-// checked: a row that has no place in the cache is not written, and a position outside of the
-// tables is taken for their nearest.
+// What a call does before its attention: new rows are written to a cache, rotated, multiplied by
+// the Hadamard matrix and quantised as the call states, and so are the queries but quantised. On a
+// device lengths, pages, entries and positions have not been checked: a row that has no place in
+// the cache is not written, and a position outside of the tables is taken for their nearest.
 
 namespace regard::cuda {
 
@@ -36,8 +36,9 @@ struct HeadRows {
 struct AppendKernel {
   using Args = AppendArgs;
   static constexpr int kThreads = cuda::kThreads;
-  static constexpr int kBlocks = 4;
-  static constexpr int kSharedBytes = 16;  // not used
+  static constexpr int kBlocks = 2;
+  static constexpr int kAtWarps = static_cast<int>(kMaxMixed * sizeof(float));
+  static constexpr int kSharedBytes = kAtWarps + kWarps * static_cast<int>(sizeof(float));
   static constexpr std::int64_t kUnrotated = -1;
 
   REGARD_KERNEL_FN std::int64_t rows_of_sequence(const Args& args) {
@@ -70,12 +71,29 @@ struct AppendKernel {
     // Without positions that of its place: key_position() takes lengths that the cache can hold.
     const std::int64_t stated = p.positions.present ? problem::key_position(p, s, i) : row;
     const std::int64_t position = p.rotary_cos.present ? clamp_position(args, stated) : kUnrotated;
-    write_row(block, args, s, row, {p.k_new, p.k, p.head_dim_qk, position, i});
-    write_row(block, args, s, row, {p.v_new, p.v, p.head_dim_v, kUnrotated, i});
+    const Transform of_k{&p.scales_k, &p.channel_scales_k, p.scales_k_of_rows, p.hadamard};
+    const Transform of_v{&p.scales_v, nullptr, p.scales_v_of_rows, false};
+    write_row(block, args, s, row, {p.k_new, p.k, of_k, p.head_dim_qk, position, i});
+    write_row(block, args, s, row, {p.v_new, p.v, of_v, p.head_dim_v, kUnrotated, i});
   }
+
+  /// What becomes of a row besides its rotation.
+  struct Transform {
+    const View *scales, *channel_scales;  // null: none
+    bool brings_scale;                    // each row has a scale of its own
+    bool mixes;                           // by the Hadamard matrix
+
+    REGARD_DEVICE_FN bool has_channels(const Transform& t) {
+      return t.channel_scales != nullptr && t.channel_scales->present;
+    }
+    REGARD_DEVICE_FN bool quantises(const Transform& t) {
+      return (t.scales != nullptr && t.scales->present) || has_channels(t);
+    }
+  };
 
   struct NewRow {
     const View &rows, &cache;
+    Transform transform;
     std::int64_t columns, position, i;
   };
 
@@ -84,15 +102,21 @@ struct AppendKernel {
                                   std::int64_t row, const NewRow& new_row) {
     char* const to = place_of_row(args, s, new_row.cache, row, new_row.columns);
     if (to == nullptr) return;
-    const std::int64_t bytes = problem::element_bytes(new_row.cache.type);
-    const HeadRows rows{new_row.cache.type,
+    const Transform& t = new_row.transform;
+    const std::int64_t bytes = problem::element_bytes(new_row.rows.type);
+    const HeadRows rows{new_row.rows.type,
                         args.problem.num_heads_kv,
                         new_row.columns,
                         problem::row_address(new_row.rows, s.b, 0, new_row.i),
                         to,
                         new_row.rows.stride[1] * bytes,
-                        new_row.cache.stride[1] * bytes};
-    copy_heads(block, args.problem, rows, new_row.position);
+                        new_row.cache.stride[1] * problem::element_bytes(new_row.cache.type)};
+    if (!Transform::quantises(t) && !t.mixes) {
+      return copy_heads(block, args.problem, rows, new_row.position);
+    }
+    char* const scales = t.scales->present ? place_of_row(args, s, *t.scales, row, 1) : nullptr;
+    transform_heads(block, args, rows, new_row.position, t,
+                    {new_row.cache.type, to, reinterpret_cast<float*>(scales), t.brings_scale});
   }
 
   /// Row `row` of the sequence in k or v, head 0; null where the cache has no such row.
@@ -123,9 +147,10 @@ struct AppendKernel {
                         problem::row_address(args.rotated, s.b, 0, i),
                         p.q.stride[1] * bytes,
                         args.rotated.stride[1] * bytes};
-    const bool is_live = i < s.len_q;
-    copy_heads(block, p, rows,
-               is_live ? clamp_position(args, problem::query_position(p, s, i)) : kUnrotated);
+    if (i >= s.len_q) return copy_heads(block, p, rows, kUnrotated);
+    const std::int64_t position = clamp_position(args, problem::query_position(p, s, i));
+    if (!p.hadamard) return copy_heads(block, p, rows, position);
+    transform_heads(block, args, rows, position, {nullptr, nullptr, false, true}, {});
   }
 
   /// kUnrotated where the tables are empty.
@@ -147,6 +172,45 @@ struct AppendKernel {
         store_element(rows.type, to, d, rotated_element(p, rows.type, from, position, d));
       } else {
         copy_element(rows.type, from, to, d);
+      }
+    }
+  }
+
+  /// The same for rows that are mixed or quantised, one head after another. `first`: the codes of
+  /// head 0.
+  template <class Block>
+  REGARD_DEVICE_FN void transform_heads(const Block& block, const Args& args, const HeadRows& rows,
+                                        std::int64_t position, const Transform& t,
+                                        const Codes& first) {
+    const Problem& p = args.problem;
+    const auto mixed = block.template shared<float>(0, static_cast<int>(kMaxMixed));
+    const auto of_warps = block.template shared<float>(kAtWarps, kWarps);
+    const std::int64_t rotated = position == kUnrotated ? 0 : 2 * p.rotary_half;
+    for (std::int64_t head = 0; head < rows.heads; ++head) {
+      const char* const from = rows.from + head * rows.from_head;
+      const auto turned = [&](std::int64_t d) {
+        if (d >= rotated) return load_element<float>(rows.type, from, d);
+        return rounded_to(rows.type, rotated_element(p, rows.type, from, position, d));
+      };
+      if (t.mixes) {
+        mix(block, rows.type, static_cast<int>(rows.columns), args.mix_unit, turned, mixed);
+      }
+      const auto number = [&](std::int64_t d) {
+        const float own = t.mixes ? static_cast<float>(mixed[d]) : turned(d);
+        if (!Transform::has_channels(t)) return own;
+        const View& channels = *t.channel_scales;
+        return own / *problem::element_at<float>(
+                         channels, head * channels.stride[0] + d * channels.stride[1]);
+      };
+      Codes codes = first;
+      if (Transform::quantises(t)) {
+        codes.to = rows.to + head * rows.to_head;
+        if (codes.scales != nullptr) codes.scales += head * t.scales->stride[1];
+        write_codes(block, codes, rows.columns, number, of_warps);
+        continue;
+      }
+      for (std::int64_t d = block.thread(); d < rows.columns; d += kThreads) {
+        store_element(rows.type, rows.to + head * rows.to_head, d, number(d));
       }
     }
   }

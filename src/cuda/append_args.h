@@ -6,12 +6,17 @@
 
 namespace regard::cuda {
 
-/// What is written before a call's attention: new rows of k and v, and rotated queries.
+/// Columns of a row that the Hadamard matrix multiplies: a row lies in shared memory.
+inline constexpr std::int64_t kMaxMixed = 2048;
+
+/// What is written before a call's attention: new rows of k and v, and queries that are rotated or
+/// mixed.
 struct AppendArgs {
   problem::Problem problem{};
   std::int64_t kv_entries = 0;  // extent 0 of k and v
-  problem::View rotated{};      // where rotated queries go; present with rotary embedding
+  problem::View rotated{};      // where such queries go; present where there are some
   std::int64_t angles = 0;      // positions of the tables
+  float mix_unit = 1.0f;        // factor of the Hadamard matrix
 };
 
 }  // namespace regard::cuda

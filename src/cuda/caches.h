@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,17 +16,23 @@
 
 namespace regard::cuda {
 
-/// Kernels count a sequence's rows in pages in 32 bits.
-inline bool can_count_pages(const AttentionParams& p, std::vector<Refusal>* refusals) {
+/// Whether kernels have the call's pages and rows: they count a sequence's rows in pages in 32
+/// bits, and multiply rows by the Hadamard matrix in shared memory.
+inline bool takes_cache(const AttentionParams& p, std::vector<Refusal>* refusals) {
   constexpr std::int64_t kMaxRows = 0xffffffff;
-  if (!p.features.has(Feature::kPaged) || p.seqlen_kv <= kMaxRows) return true;
-  if (refusals != nullptr) {
+  bool takes = true;
+  const auto hold = [&](Feature feature, std::int64_t value, std::int64_t max, const char* what) {
+    if (!p.features.has(feature) || value <= max) return;
+    takes = false;
+    if (refusals == nullptr) return;
     refusals->push_back({RefusalCode::kCustom,
-                         "needs at most " + std::to_string(kMaxRows) + " rows in pages",
-                         "got " + std::to_string(p.seqlen_kv),
+                         "needs at most " + std::to_string(max) + what,
+                         "got " + std::to_string(value),
                          {}});
-  }
-  return false;
+  };
+  hold(Feature::kPaged, p.seqlen_kv, kMaxRows, " rows in pages");
+  hold(Feature::kHadamard, p.head_dim_qk, kMaxMixed, " columns of q and k with hadamard");
+  return takes;
 }
 
 /// The workspace of a forward: its rotated queries, then its splits.
@@ -33,17 +40,19 @@ inline std::int64_t forward_bytes(const AttentionParams& p) {
   return saturating_add(problem::rotated_queries_bytes(p), splits_layout(p).bytes);
 }
 
-/// Before a forward's kernels: `append` writes new rows to the cache, and rotated queries to the
-/// start of the workspace, which become the problem's q. Does nothing where a call has neither.
+/// Before a forward's kernels: `append` writes new rows to the cache, and queries that are rotated
+/// or mixed to the start of the workspace, which become the problem's q. Does nothing where a call
+/// has neither.
 inline Status append_before(Status (*append)(const AppendArgs&, void*), const Buffers& buffers,
                             const Launch& launch, ForwardArgs* args) {
   problem::Problem& p = args->problem;
-  const bool rotates = p.rotary_cos.present;
+  const bool has_angles = p.rotary_cos.present, rotates = has_angles || p.hadamard;
   if (p.seqlen_new == 0 && !rotates) return {};
   AppendArgs before{p, args->kv_entries};
   if (rotates) {
     before.rotated = problem::rotated_view(p, launch.workspace.data);
-    before.angles = buffers.rotary_cos.shape[0];
+    if (has_angles) before.angles = buffers.rotary_cos.shape[0];
+    before.mix_unit = static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.head_dim_qk)));
     p.q = before.rotated;
   }
   return append(before, launch.stream);

@@ -71,6 +71,19 @@ REGARD_DEVICE_FN void with_stored(Element type, F f) {
   }
 }
 
+/// Calls f(read) with what reads an element of `rows`: read(where its row lies, the row's number,
+/// its column).
+template <class T, class Rows, class F>
+REGARD_DEVICE_FN void with_reader(const Rows& rows, F f) {
+  with_stored(rows.type, [&](auto stored) {
+    using Stored = decltype(stored);
+    f([](const char* from, std::int64_t, std::int64_t column) {
+      using Bits = typename Stored::Bits;
+      return Stored::template value<T>(reinterpret_cast<const Bits*>(from)[column]);
+    });
+  });
+}
+
 /// Element `index` of `data` as T.
 template <class T>
 REGARD_DEVICE_FN T load_element(Element type, const char* data, std::int64_t index) {

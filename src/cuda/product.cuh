@@ -53,16 +53,14 @@ template <class T, int kRows, int kColumns, bool kTransposed, int kTo, class Blo
           class Shared>
 REGARD_DEVICE_FN void stage(const Block& block, const Rows& rows, std::int64_t row,
                             std::int64_t column, Shared to) {
-  with_stored(rows.type, [&](auto stored) {
-    using Stored = decltype(stored);
+  with_reader<T>(rows, [&](auto read) {
     REGARD_DEVICE_UNROLL_BY_2  // loads in flight, against registers
         for (int n = block.thread(); n < kRows * kColumns; n += kThreads) {
       const int r = n / kColumns, c = n % kColumns;
       const char* const from = Rows::row(rows, row + r);
       T value{};
       if (from != nullptr && column + c < rows.columns) {
-        value = Stored::template value<T>(
-            reinterpret_cast<const typename Stored::Bits*>(from)[column + c]);
+        value = read(from, row + r, column + c);
       }
       to[kTransposed ? c * kTo + r : r * kTo + c] = value;
     }

@@ -21,20 +21,25 @@ REGARD_DEVICE_FN T sum_warp(const Block& block, T value) {
   return reduce_warp(block, value, [](T a, T b) { return a + b; });
 }
 
-/// The sum over the block's threads, for all of them. `shared` has kWarps elements, which are free
-/// again when this returns.
-template <class Block, class Shared, class T>
-REGARD_DEVICE_FN T sum_block(const Block& block, Shared shared, T value) {
-  value = sum_warp(block, value);
+/// The same over the block's threads. `shared` has kWarps elements, which are free again when this
+/// returns.
+template <class Block, class Shared, class T, class Op>
+REGARD_DEVICE_FN T reduce_block(const Block& block, Shared shared, T value, Op op) {
+  value = reduce_warp(block, value, op);
   if (block.thread() % kWarp == 0) shared[block.thread() / kWarp] = value;
   block.sync();
   value = shared[0];
   for (int warp = 1; warp < kWarps; ++warp) {
     const T other = shared[warp];
-    value += other;
+    value = op(value, other);
   }
   block.sync();
   return value;
+}
+
+template <class Block, class Shared, class T>
+REGARD_DEVICE_FN T sum_block(const Block& block, Shared shared, T value) {
+  return reduce_block(block, shared, value, [](T a, T b) { return a + b; });
 }
 
 }  // namespace regard::cuda

@@ -81,24 +81,31 @@ FeatureSet cache_features() {
           Feature::kRotary, Feature::kRotaryInterleaved, Feature::kPositions};
 }
 
-Claims cpu_forward_claims() {
-  Claims claims = forward_claims();
-  // Their error is that of q's own type: keys are exact, arithmetic is in f32.
-  const std::vector<DtypeClaim> own = claims.dtypes;
+FeatureSet quantised_features() {
+  return {Feature::kHadamard, Feature::kScales, Feature::kScalesPerToken, Feature::kChannelScales,
+          Feature::kKvDtypesDiffer};
+}
+
+void add_narrower_keys(Claims* claims) {
+  const std::vector<DtypeClaim> own = claims->dtypes;
   for (const DtypeClaim& claim : own) {
     if (claim.q != claim.kv || size_of(claim.q) == 1) continue;
     for (const Dtype kv :
          {Dtype::kBf16, Dtype::kF16, Dtype::kF8E4M3, Dtype::kF8E5M2, Dtype::kI8, Dtype::kU4}) {
       if (kv == claim.q || size_of(kv) > size_of(claim.q)) continue;
-      claims.dtypes.push_back({claim.q, kv, claim.out, claim.error_bound});
+      claims->dtypes.push_back({claim.q, kv, claim.out, claim.error_bound});
     }
   }
+}
+
+Claims cpu_forward_claims() {
+  Claims claims = forward_claims();
+  add_narrower_keys(&claims);
   claims.features =
       claims.features.with(cache_features())
-          .with({Feature::kHadamard, Feature::kScales, Feature::kScalesPerToken,
-                 Feature::kChannelScales, Feature::kKvDtypesDiffer, Feature::kScoreFunction,
-                 Feature::kMaskFunction, Feature::kCaptured, Feature::kBlockMask,
-                 Feature::kScoreCallback, Feature::kOutAmax, Feature::kScalesQ,
+          .with(quantised_features())
+          .with({Feature::kScoreFunction, Feature::kMaskFunction, Feature::kCaptured,
+                 Feature::kBlockMask, Feature::kScoreCallback, Feature::kOutAmax, Feature::kScalesQ,
                  Feature::kScales1x32, Feature::kScales1x128, Feature::kScales128x128,
                  Feature::kFutureScales, Feature::kQuantizedProbs});
   return claims;
@@ -126,14 +133,13 @@ void add_bf16_pairs(Claims* forward) {
 
 Claims backward_claims(const Claims& forward) {
   Claims claims = forward;
-  claims.features =
-      claims.features.without(cache_features())
-          .without({Feature::kDescales, Feature::kDescalesPerHead, Feature::kTreeMask,
-                    Feature::kHadamard, Feature::kScales, Feature::kScalesPerToken,
-                    Feature::kChannelScales, Feature::kKvDtypesDiffer, Feature::kOutAmax,
-                    Feature::kScalesQ, Feature::kScales1x32, Feature::kScales1x128,
-                    Feature::kScales128x128, Feature::kFutureScales, Feature::kQuantizedProbs})
-          .with({Feature::kDLse, Feature::kDelta});
+  claims.features = claims.features.without(cache_features())
+                        .without(quantised_features())
+                        .without({Feature::kDescales, Feature::kDescalesPerHead, Feature::kTreeMask,
+                                  Feature::kOutAmax, Feature::kScalesQ, Feature::kScales1x32,
+                                  Feature::kScales1x128, Feature::kScales128x128,
+                                  Feature::kFutureScales, Feature::kQuantizedProbs})
+                        .with({Feature::kDLse, Feature::kDelta});
   claims.dtypes = {{Dtype::kF32, Dtype::kF32, Dtype::kF32, 3e-6},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kBf16, 4e-3},
                    {Dtype::kBf16, Dtype::kBf16, Dtype::kF32, 4e-3},

@@ -10,6 +10,14 @@ std::vector<DtypeClaim> f8_claims();
 /// Keys in pages or entries of a cache, rows that are appended to it, and rotary embedding.
 FeatureSet cache_features();
 
+/// What quantised keys may have: scales of rows, pages, entries and columns, and the Hadamard
+/// matrix.
+FeatureSet quantised_features();
+
+/// Adds keys of any type that is no wider than q's: they are exact, so the error is that of q's
+/// own type.
+void add_narrower_keys(Claims* claims);
+
 /// What MATH and EFFICIENT claim of forward: f32, bf16, f16 and those, all of the spine's features,
 /// any head dim, any layout. scores_out and f64 are MATH's to add.
 Claims forward_claims();

@@ -123,6 +123,11 @@ HostBackend serve(const std::string& name, std::shared_ptr<const Backend> backen
 
 }  // namespace
 
+std::vector<UncheckedForward> unchecked_forwards() {
+  return {{false, [](const cuda::ForwardArgs& args) { return efficient_forward(args, nullptr); }},
+          {true, [](const cuda::ForwardArgs& args) { return flash_forward(args, nullptr); }}};
+}
+
 std::vector<HostBackend> make_wgmma_backends() {
   using cuda_flash::Schedule;
   const auto make = [](const std::string& name, const cuda_flash::Launcher& launcher) {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "cuda/forward_args.h"
 #include "regard/context.h"
 #include "tests/cuda/host_block.h"
 
@@ -33,6 +34,13 @@ struct HostBackend {
 /// The CUDA backends, which serve the CPU there by their own plans, claims and launches, with the
 /// kernels on HostRunner: MATH and EFFICIENT for compute capability 7.5, and FLASH for 8.0.
 std::vector<HostBackend> make_host_backends();
+
+/// The forward kernels of EFFICIENT and FLASH, whole rows, with arguments that nobody has checked.
+struct UncheckedForward {
+  bool is_flash;
+  Status (*run)(const cuda::ForwardArgs& args);
+};
+std::vector<UncheckedForward> unchecked_forwards();
 
 /// FLASH for compute capability 9.0, whose forward is wgmma's where that has the call: one for each
 /// schedule. At 256 dims turns and wide are overlapped.

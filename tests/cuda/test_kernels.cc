@@ -26,21 +26,24 @@ const std::vector<cuda_test::HostBackend>& backends() {
   return made;
 }
 
-/// What FLASH lacks of the cases here: odd head dims, unaligned rows, descales and scores, and
-/// gradients of outputs of another type.
+/// What FLASH lacks of the cases here: odd head dims, unaligned rows, keys of another type than
+/// q's, descales and scores, and gradients of outputs of another type.
 bool flash_has(const AttentionParams& p) {
   const auto is_served = [](std::int64_t dims) { return dims % 8 == 0 && dims <= 256; };
   return is_served(p.head_dim_qk) && is_served(p.head_dim_v) && p.align_q_log2 >= 4 &&
+         p.dtype_k == p.dtype_q && p.dtype_v == p.dtype_q &&
          (!p.features.has(Feature::kNeedsGrad) || p.dtype_out == p.dtype_q) &&
          !p.features.has(Feature::kDescales) && !p.features.has(Feature::kDescalesPerHead) &&
          !p.features.has(Feature::kScoresOut);
 }
 
-/// MATH has no caches and no rotary embedding.
+/// MATH has no caches, no rotary embedding, and no keys of another type than q's.
 bool has_rows(const cuda_test::HostBackend& backend, const AttentionParams& p) {
-  const FeatureSet of_caches = {Feature::kPaged, Feature::kCacheBatchIdx, Feature::kCacheLeftpad,
-                                Feature::kAppendKv, Feature::kRotary};
-  return &backend != &backends().front() || p.features.without(of_caches) == p.features;
+  const FeatureSet of_caches = {Feature::kPaged,    Feature::kCacheBatchIdx, Feature::kCacheLeftpad,
+                                Feature::kAppendKv, Feature::kRotary,        Feature::kHadamard};
+  const bool has_own_type = p.dtype_k == p.dtype_q && p.dtype_v == p.dtype_q;
+  return &backend != &backends().front() ||
+         (has_own_type && p.features.without(of_caches) == p.features);
 }
 
 struct BackendRun {
@@ -241,6 +244,26 @@ const char* const kOwnCases[] = {
     "causal diag=br descales=head lse poison",
     "b2 hq2 sq70 skv130 d40 f8e5m2 out=f32 cache_leftpad lens_kv=130,20 tree=66 dropout=0.2 "
     "descales lse poison",
+    // And quantised keys: read and appended, of every type, with scales of rows, pages, entries and
+    // columns, in splits, packed, and the Hadamard matrix, without them and with.
+    "b3 hq4 hkv2 sq1 skv1600 d128 bf16 kv=i8 scales=token paged page_size=16 append=1 "
+    "lens_kv=1599,15,0 rotary=128 causal diag=br lse poison",
+    "b2 hq4 hkv2 sq33 skv294 d96 f16 kv=f8e4m3 scales=all channel_scales paged page_size=7 "
+    "append=33 lens_kv=250,2 rotary=64 rotary_interleaved cache_leftpad lse poison",
+    "b3 hq2 sq9 skv200 d40 dv150 f32 kv=f8e5m2 v=i8 scales=token channel_scales cache_batch_idx "
+    "append=9 lens_kv=191,60,0 rotary=32 window=50,0 diag=br lse poison",
+    "b2 hq4 hkv2 sq3 skv70 d64 bf16 kv=u4 append=3 lens_kv=67,3 rotary=32 hadamard lse poison",
+    "b2 hq2 hkv1 sq5 skv1200 d34 dv42 f16 kv=u4 channel_scales paged page_size=100 append=5 "
+    "lens_kv=1195,60 descales=head lse poison",
+    "b2 hq4 hkv2 sq5 skv70 d34 dv42 f32 kv=u4 layout=strided causal diag=br lse",
+    "b2 hq4 hkv2 sq40 skv130 d64 bf16 v=u4 append=20 lens_kv=110,20 dropout=0.2 mask lse poison",
+    "b3 hq4 hkv2 sq20 skv90 d63 f16 kv=i8 scales=all channel_scales packed total_q=50 lse poison",
+    "b2 hq2 hkv1 sq2 skv700 d80 f8e4m3 out=bf16 scales=token append=2 lens_kv=698,2 lse poison",
+    "b2 hq2 hkv1 sq65 skv70 d40 f32 kv=bf16 v=f8e4m3 alibi diag=br descales lse poison",
+    "b2 hq4 hkv2 sq33 skv144 d128 bf16 paged page_size=16 append=33 lens_kv=90,2 hadamard causal "
+    "diag=br lse poison",
+    "b3 hq2 sq40 skv70 d64 f16 packed total_q=80 rotary=64 positions hadamard lse poison",
+    "b1 hq2 hkv1 sq3 skv20 d512 dv40 f32 kv=i8 scales=token append=3 lens_kv=17 hadamard lse",
 };
 INSTANTIATE_TEST_SUITE_P(Own, CudaCases, testing::Values("b1 hq1 sq63 skv1 d40"), name_of);
 

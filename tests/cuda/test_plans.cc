@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/cuda_efficient/efficient_backend.h"
@@ -104,7 +105,7 @@ TEST(CudaPlans, FlashNamesWhatItLacks) {
       {"d64 dv264 f16", 80, "head_dim_v 8 to 256 in multiples of 8, got 264"},
       {"d64 f16 align_k=8", 80, "needs k aligned to 16 bytes, got 8 bytes"},
       {"d64 f16 descales", 80, "does not support descales"},
-      {"d64 f16 append=4 lens=kv hadamard", 80, "does not support hadamard"},
+      {"d64 f16 kv=i8 scales=token lens=kv", 80, "does not support q=f16 kv=i8"},
       {"d64 bf16 out=f32 saved grad", 90, "f32"},
       // Blocks of 99 KB of shared memory.
       {"d192 bf16", 86, "head_dim_qk 8 to 128 in multiples of 8, got 192"},
@@ -128,11 +129,34 @@ TEST(CudaPlans, FlashNamesWhatItLacks) {
   EXPECT_EQ(refusals("d64 bf16 paged page_size=20 cache_leftpad packed lse", 80), "");
   EXPECT_EQ(refusals("d64 bf16 cache_batch_idx lse", 80), "");
   EXPECT_EQ(refusals("d64 f16 append=4 lens=kv rotary=64 rotary_interleaved tree=4 lse", 80), "");
-  EXPECT_EQ(refusals("d64 f16 rotary=32 positions lse", 80), "");
+  EXPECT_EQ(refusals("d64 f16 rotary=32 positions hadamard lse", 80), "");
   const char* const many = "b1 hq4 hkv2 sq1 skv4294967296 d64 f16 paged page_size=65536";
   for (const Backend* backend : {&flash(), &efficient()}) {
     EXPECT_NE(refusals_of(*backend, many, 80).find("at most 4294967295 rows in pages"),
               std::string::npos);
+  }
+}
+
+TEST(CudaPlans, EfficientHasQuantisedCaches) {
+  const auto refusals = [](const std::string& text) {
+    return refusals_of(efficient(), "b2 hq4 hkv2 sq4 skv96 " + text, 75);
+  };
+  for (const char* text :
+       {"d64 bf16 kv=i8 scales=token append=4 lens=kv hadamard", "d36 f16 kv=u4 channel_scales",
+        "d64 f32 kv=f8e4m3 v=i8 scales=all paged page_size=16", "d2048 f32 hadamard",
+        "d64 f8e5m2 out=bf16 scales=token", "d40 f32 kv=bf16"}) {
+    EXPECT_EQ(refusals(text), "") << text;
+  }
+  const std::pair<const char*, const char*> kRefused[] = {
+      {"d4096 f32 hadamard", "at most 2048 columns of q and k with hadamard"},
+      {"d64 f8e4m3 scales=1x32 scales_q", "does not support scales_q"},
+      {"d64 f8e4m3 scales=1x32 scales_q", "does not support scales_1x32"},
+      {"d64 f8e4m3 quantized_probs", "does not support quantized_probs"},
+      {"d64 bf16 kv=i8 scales=token grad", "bf16 kv=i8"},
+      {"d64 bf16 kv=f32", "bf16 kv=f32"},
+  };
+  for (const auto& [text, reason] : kRefused) {
+    EXPECT_NE(refusals(text).find(reason), std::string::npos) << text << ": " << refusals(text);
   }
 }
 

@@ -40,6 +40,10 @@ inline constexpr const char* kDirected[] = {
     "poison",
     "b2 hq4 hkv2 sq5 skv600 d72 f32 cache_batch_idx append=5 lens=kv rotary=72 causal diag=br lse "
     "poison",
+    "b3 hq8 hkv2 sq1 skv2048 d128 bf16 kv=i8 scales=token paged page_size=16 append=1 lens=kv "
+    "rotary=128 causal diag=br lse poison",
+    "b2 hq4 hkv2 sq33 skv512 d64 f16 kv=u4 append=33 lens=kv hadamard lse poison",
+    "b2 hq4 hkv2 sq64 skv300 d128 bf16 kv=f8e4m3 scales=all channel_scales lse poison",
     "b2 hq4 hkv2 sq128 skv128 d64 f8e4m3 out=f8e4m3 lse",
     "b2 hq4 hkv2 sq128 skv128 d64 f8e4m3 out=f8e4m3 descales lse",
     "b1 hq4 hkv1 sq100 skv300 d128 f8e4m3 out=f8e4m3 causal diag=tl descales lse",

@@ -24,7 +24,9 @@ inline BackendInfo make_info() {
   info.min_sm = 75;
   info.determinism = Determinism::kBatchInvariant;
   info.forward = problem::forward_claims();
-  info.forward.features = info.forward.features.with(problem::cache_features());
+  problem::add_narrower_keys(&info.forward);
+  info.forward.features =
+      info.forward.features.with(problem::cache_features()).with(problem::quantised_features());
   info.backward = problem::backward_claims(info.forward);
   return info;
 }
@@ -40,7 +42,7 @@ class EfficientBackend final : public Backend {
   bool supports(const AttentionKey& key, const Env& env,
                 std::vector<Refusal>* refusals) const override {
     const bool claimed = check_claims(info_, key, env, refusals);
-    return cuda::can_count_pages(key.params(), refusals) && claimed;
+    return cuda::takes_cache(key.params(), refusals) && claimed;
   }
 
   /// None but for rotated queries and splits of the keys.

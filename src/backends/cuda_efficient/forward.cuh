@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "backends/cuda_efficient/args.h"
+#include "cuda/scaled_rows.cuh"
 #include "cuda/split.cuh"
 
 // EFFICIENT's forward: a block has 64 rows of all heads that read one kv head, and passes over the
@@ -80,7 +81,8 @@ REGARD_DEVICE_FN void write_by_keys(const Block& block, const float (&probs)[kOw
 }
 
 /// kColumns of head_dim_v to a block; with kSplit all rows, kSplitRows at most, and a part of the
-/// keys; with kCached keys lie in pages, in an entry of a cache, or behind rows that are none.
+/// keys; with kCached keys lie in pages, in an entry of a cache, or behind rows that are none, or
+/// have scales.
 template <int kColumns, bool kSplit, bool kCached>
 struct ForwardKernel {
   using Args = ForwardArgs;
@@ -136,7 +138,8 @@ struct ForwardKernel {
       if (seen == semantics::TileClass::kEmpty) continue;
       float scores[kOwn][kOwn];
       cuda::clear(scores);
-      const auto keys = rows_of_tile(args, s, task, tile, {p.k, p.head_dim_qk});
+      const auto keys =
+          rows_of_tile(args, s, task, tile, {p.k, p.scales_k, p.channel_scales_k, p.head_dim_qk});
       cuda::add_row_products(block, q, keys, p.head_dim_qk, a, b, scores);
       cuda::scale_by(descale, scores);
       const bool is_full = seen == semantics::TileClass::kFull;
@@ -151,7 +154,7 @@ struct ForwardKernel {
         for (int c = 0; c < kSums; ++c) out[i][c] *= rescale[i];
       }
       write_by_keys(block, scores, probs);
-      const auto values = rows_of_tile(args, s, task, tile, {p.v, p.head_dim_v});
+      const auto values = rows_of_tile(args, s, task, tile, {p.v, p.scales_v, {}, p.head_dim_v});
       cuda::add_tile_product(block, probs, values, task.columns * kColumns, b, out);
     }
     if constexpr (kSplit) {
@@ -163,7 +166,8 @@ struct ForwardKernel {
   }
 
   struct Operand {
-    const cuda::View& view;
+    const cuda::View &view, &scales;
+    cuda::View channel_scales;
     std::int64_t columns;
   };
 
@@ -173,9 +177,13 @@ struct ForwardKernel {
                                      const Operand& of) {
     if constexpr (kCached) {
       const cuda::KeyPlace place = cuda::place_of_keys(args.problem, s, args.kv_entries);
-      char* const base = cuda::key_address(of.view, place, task.head_kv, 0);
       const cuda::KeyPages pages = cuda::pages_of(args.problem, place, args.kv_entries);
-      return cuda::cached_rows(of.view, place, base, pages, tile, of.columns);
+      const auto rows_of = [&](const cuda::View& view) {
+        char* const base = cuda::key_address(view, place, task.head_kv, 0);
+        return cuda::cached_rows(view, place, base, pages, tile, of.columns);
+      };
+      return cuda::scaled_rows(rows_of(of.view), rows_of(of.scales), of.scales.present,
+                               of.channel_scales, task.head_kv);
     } else {
       return cuda::key_rows(of.view, task.b, task.head_kv, tile, of.columns);
     }

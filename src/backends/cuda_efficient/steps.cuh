@@ -37,7 +37,8 @@ void run_cached(Runner& run, const ForwardArgs& args) {
 }
 
 inline bool is_cached(const Problem& p) {
-  return p.pages.ids != nullptr || p.cache_entries.present || p.leftpads.present;
+  const bool has_scales = p.scales_k.present || p.scales_v.present || p.channel_scales_k.present;
+  return p.pages.ids != nullptr || p.cache_entries.present || p.leftpads.present || has_scales;
 }
 
 template <class Runner>

@@ -30,7 +30,8 @@ inline BackendInfo make_info() {
   forward = problem::forward_claims();
   forward.dtypes = cuda::tensor_forward_claims();
   forward.features = forward.features.without({Feature::kDescales, Feature::kDescalesPerHead})
-                         .with(problem::cache_features());
+                         .with(problem::cache_features())
+                         .with({Feature::kHadamard});
   // Rows are copied in pieces of 16 bytes.
   forward.head_dim_qk = forward.head_dim_v = {8, 256, 8};
   forward.min_align_log2 = 4;
@@ -100,7 +101,7 @@ class FlashBackend final : public Backend {
                 std::vector<Refusal>* refusals) const override {
     const BackendInfo& info = has_small_blocks(env.sm_version) ? small_ : info_;
     const bool claimed = check_claims(info, key, env, refusals);
-    return cuda::can_count_pages(key.params(), refusals) && claimed;
+    return cuda::takes_cache(key.params(), refusals) && claimed;
   }
 
   /// None but for rotated queries and splits of the keys.
