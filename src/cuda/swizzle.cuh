@@ -29,15 +29,26 @@ struct Swizzle {
   }
 };
 
+/// Sums of 256 columns leave a backward no registers for addresses, which were spilled: there each
+/// product computes its own again.
+template <int kColumns>
+inline constexpr bool kAddressesAgain = kColumns >= 256;
+
+template <bool kAgain, class Block>
+REGARD_DEVICE_FN int lane_of(const Block& block) {
+  const int thread = kAgain ? opaque(block.thread()) : block.thread();
+  return thread & (kWarp - 1);
+}
+
 /// Where a lane's row of an operand begins; see load_matrices().
-template <int kColumns, class Block>
+template <int kColumns, bool kAgain = false, class Block>
 REGARD_DEVICE_FN int left_at(const Block& block, int row) {
-  const int lane = block.thread() & (kWarp - 1);
+  const int lane = lane_of<kAgain>(block);
   return opaque(Swizzle<kColumns>::at(row + lane % 16, lane / 16));
 }
-template <int kColumns, class Block>
+template <int kColumns, bool kAgain = false, class Block>
 REGARD_DEVICE_FN int right_at(const Block& block) {
-  const int lane = block.thread() & (kWarp - 1);
+  const int lane = lane_of<kAgain>(block);
   return opaque(Swizzle<kColumns>::at(lane / 16 * 8 + lane % 8, lane / 8 % 2));
 }
 
@@ -89,11 +100,13 @@ template <Element kType>
 inline constexpr int kExactSteps = kType == Element::kF16 ? 1 : 4;
 
 /// scores = left right^T of kDims columns: kRowBlocks times 16 rows from `row` on, kKeys rows.
-template <Element kType, int kDims, int kKeys, int kRowBlocks, class Block, class Shared>
+template <Element kType, int kDims, bool kAgain = false, int kKeys, int kRowBlocks, class Block,
+          class Shared>
 REGARD_DEVICE_FN void multiply_rows(const Block& block, Shared left, int row, Shared right,
                                     WarpSums<kKeys> (&scores)[kRowBlocks]) {
   constexpr int kSteps = kDims / 16, kGroup = kExactSteps<kType>;
-  const int at_left = left_at<kDims>(block, row), at_right = right_at<kDims>(block);
+  const int at_left = left_at<kDims, kAgain>(block, row);
+  const int at_right = right_at<kDims, kAgain>(block);
   WarpSums<kKeys> group[kRowBlocks];
   REGARD_DEVICE_UNROLL
   for (int k = 0; k < kSteps; ++k) {
@@ -128,11 +141,11 @@ REGARD_DEVICE_FN void multiply_rows(const Block& block, Shared left, int row, Sh
 /// it, where `rows` has kTerms rows of kDims. The product is summed for itself: tensor cores do not
 /// round sums but cut them off, which over all keys of a long row would add up. `zero` is 0, and
 /// not known to the compiler.
-template <Element kType, int kDims, int kTerms, int kRowBlocks, class Block, class Shared,
-          class Join>
+template <Element kType, int kDims, bool kAgain, int kTerms, int kRowBlocks, class Block,
+          class Shared, class Join>
 REGARD_DEVICE_FN void join_product(const Block& block, const WarpRows<kTerms> (&left)[kRowBlocks],
                                    Shared rows, int zero, Join join) {
-  const int at = left_at<kDims>(block, 0) ^ zero;
+  const int at = left_at<kDims, kAgain>(block, 0) ^ zero;
   REGARD_DEVICE_UNROLL
   for (int n = 0; n < kDims / 16; ++n) {
     float product[kRowBlocks][2][4] = {};
@@ -165,11 +178,11 @@ REGARD_DEVICE_FN void rescale_add_product(const Block& block,
                                           const WarpRows<kTerms> (&left)[kRowBlocks], Shared rows,
                                           const float (&rescale)[kRowBlocks][kLaneRows],
                                           WarpSums<kDims> (&sums)[kRowBlocks]) {
-  join_product<kType, kDims>(block, left, rows, zero_of(rescale[0][0]),
-                             [&](int m, int n, int x, float product) {
-                               float& sum = sums[m].at[n][x];
-                               sum = __builtin_fmaf(sum, rescale[m][x / 2], product);
-                             });
+  join_product<kType, kDims, false>(block, left, rows, zero_of(rescale[0][0]),
+                                    [&](int m, int n, int x, float product) {
+                                      float& sum = sums[m].at[n][x];
+                                      sum = __builtin_fmaf(sum, rescale[m][x / 2], product);
+                                    });
 }
 
 /// sums += left rows, rounded to the operands' type: those of f16 in a scale of each row.
@@ -188,11 +201,11 @@ REGARD_DEVICE_FN void add_rounded_product(const Block& block,
       scales[m] = {{1.0f, 1.0f}, {1.0f, 1.0f}};
     }
   }
-  join_product<kType, kDims>(block, operand, rows, zero_of(scales[0].inverse[0]),
-                             [&](int m, int n, int x, float product) {
-                               float& sum = sums[m].at[n][x];
-                               sum = __builtin_fmaf(product, scales[m].inverse[x / 2], sum);
-                             });
+  join_product<kType, kDims, kAddressesAgain<kDims>>(
+      block, operand, rows, zero_of(scales[0].inverse[0]), [&](int m, int n, int x, float product) {
+        float& sum = sums[m].at[n][x];
+        sum = __builtin_fmaf(product, scales[m].inverse[x / 2], sum);
+      });
 }
 
 /// Column n * 8 + x, x of a lane's two, of the lane's row i, by choices: an index that is no

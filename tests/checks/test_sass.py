@@ -62,6 +62,14 @@ class Planted(unittest.TestCase):
         self.assertIn("no block of code has all", keys_faults_of(exponents=31)[0])
         self.assertIn("spilled registers", keys_faults_of(middle="STL [R1], R5")[0])
 
+    def test_moves(self):
+        """A kernel may read what MOVES states, and no more."""
+        (name, code), = check_sass.kernels(listing(middle="LDL R5, [R1]")).items()
+        loop = check_sass.full_tile(name, code)
+        self.assertEqual(list(check_sass.faults("Forward f16 d192", loop)), [])
+        twice = loop._replace(parts=[loop.parts[0] + ["LDL R6, [R1]"]])
+        self.assertIn("2 instructions move", list(check_sass.faults("Forward f16 d192", twice))[0])
+
     def test_model(self):
         (name, code), = check_sass.kernels(listing()).items()
         loop = check_sass.full_tile(name, code)

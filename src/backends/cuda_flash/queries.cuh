@@ -140,13 +140,14 @@ struct QueriesKernel {
   template <bool kMasked, bool kMayBeSafe, class Block>
   REGARD_DEVICE_FN void add_tile(const Block& block, const GradProblem& g, bool is_safe, int tile,
                                  int stage, bool is_full, Sums& d_q) {
+    constexpr bool kAgain = cuda::kAddressesAgain<kDims>;
     const Problem& p = g.problem;
     const auto keys = W::stage_part(block, stage, 0), values = W::stage_part(block, stage, 1);
     const typename W::Walk walk = W::of(block)[0];
     const std::int64_t first = walk.first + static_cast<std::int64_t>(tile) * kUnit;
     Scores scores, d_probs;
-    cuda::multiply_rows<kType, kDims>(block, operand(block, L::kAtQueries), W::warp_row(block),
-                                      keys, scores);
+    cuda::multiply_rows<kType, kDims, kAgain>(block, operand(block, L::kAtQueries),
+                                              W::warp_row(block), keys, scores);
     if constexpr (kMasked && !kEdits) {
       REGARD_DEVICE_UNROLL
       for (int m = 0; m < kRowBlocks; ++m) {
@@ -162,8 +163,8 @@ struct QueriesKernel {
       });
     }
     block.sync_warp();
-    cuda::multiply_rows<kType, kDims>(block, operand(block, L::kAtDOut), W::warp_row(block), values,
-                                      d_probs);
+    cuda::multiply_rows<kType, kDims, kAgain>(block, operand(block, L::kAtDOut), W::warp_row(block),
+                                              values, d_probs);
     if (kEdits && p.dropout.threshold != 0) drop(block, p, first, d_probs);
     for_each_element(block, [&](int m, int n, int x, int r) {
       const RowNumbers numbers = load_at(rows_of(block).numbers, r);
