@@ -178,6 +178,34 @@ TEST_F(CudaPacked, KeysInACacheAreThoseOfTheBatch) {
   }
 }
 
+// Codes and scales of new rows, rotated and mixed ones, and all others.
+TEST_F(CudaPacked, AppendedRowsHaveTheBitsOfACpu) {
+  for (const char* text : {
+           "b2 hq2 sq9 skv96 d64 bf16 append=9 lens_kv=87,3 rotary=32 hadamard seed=1",
+           "b2 hq4 hkv2 sq5 skv96 d128 bf16 kv=i8 scales=token paged page_size=16 append=5 "
+           "lens_kv=91,13 rotary=128 hadamard seed=2",
+           "b2 hq2 sq7 skv96 d72 dv40 f16 kv=f8e4m3 scales=all channel_scales append=7 "
+           "lens_kv=89,0 seed=3",
+           "b2 hq2 sq7 skv96 d300 dv257 f32 kv=f8e5m2 v=i8 scales=token cache_batch_idx append=7 "
+           "lens_kv=89,1 rotary=16 rotary_interleaved seed=4",
+           "b2 hq4 hkv2 sq6 skv96 d34 dv512 f16 kv=u4 channel_scales paged page_size=8 append=6 "
+           "lens_kv=90,5 rotary=34 seed=5",
+           "b1 hq2 sq6 skv96 d256 dv42 f32 kv=u4 append=6 lens_kv=90 rotary=64 hadamard seed=6",
+       }) {
+    const Problem on_cpu = problem_of(text);
+    const HostBackend cpu{backends_.front().context, BackendRef{BackendId::kMath}, false};
+    run(cpu, on_cpu.request());
+    for (const HostBackend& backend : serving(on_cpu, 1)) {
+      const Problem own = problem_of(text);
+      run(backend, own.request());
+      for (const auto tensor : {&Buffers::k, &Buffers::v, &Buffers::scales_k, &Buffers::scales_v}) {
+        EXPECT_EQ(test::bytes_of(own.request().*tensor), test::bytes_of(on_cpu.request().*tensor))
+            << text << ", " << name_of(backend);
+      }
+    }
+  }
+}
+
 // Pages before the window, and behind the length, have been given back.
 TEST_F(CudaPacked, PagesThatNobodySeesNeedNotBeThere) {
   for (const char* rows : {"hq4 hkv2 sq1", "hq2 sq100"}) {
