@@ -7,7 +7,8 @@ CUDA_ROUNDING = ("cuda", "Rounding/CudaOwnCases.*")
 CUDA_PACKED = ("cuda", "CudaPacked.*:All/CudaOwnCases*_packed*")
 CUDA_PAGED = ("cuda", "CudaPacked.*:Pages.*:All/CudaOwnCases*_paged*:All/CudaOwnCases*_cache_*")
 CUDA_APPEND = ("cuda", "Append.*:All/CudaOwnCases*_append*:All/CudaOwnCases*_rotary*:CudaPacked.KeysInACache*")
-CUDA_SCALES = ("cuda", "All/CudaOwnCases*_kv_*:All/CudaOwnCases*_v_u4*:All/CudaOwnCases*_hadamard*")
+CUDA_SCALES = ("cuda", "All/CudaOwnCases*_kv_*:All/CudaOwnCases*_v_u4*:All/CudaOwnCases*_hadamard*:"
+               "CudaPacked.Appended*")
 CUDA_TREE = ("cuda", "Schedules.ATree*:All/CudaOwnCases*_tree*")
 CUDA_CASES = ("cuda", "*CudaCases*lens*:*CudaCases*bias*poison*:*CudaCases*sinks*")
 FLASH = "src/backends/cuda_flash/forward.cuh"
