@@ -263,10 +263,10 @@ TiledBackend::TileCopies TiledBackend::decode_copies(const AttentionParams& para
     const bool has_part_groups = dtype == Dtype::kU4 && head_dim % kGroupSize != 0;
     const bool is_converted = has_part_groups || (dtype == Dtype::kU4 && !kernel.reads_u4) ||
                               (has_blocks && is_quantised(dtype)) ||
-                              (dtype == Dtype::kF8E5M2 && !kernel.converts_f8_to_bf16);
+                              (dtype == Dtype::kF8E5M2 && !kernel.converts_f8);
     const std::int64_t padded = padded_head_dim(head_dim);
     if (is_converted) return saturating_mul(padded, sizeof(float));
-    if (is_f8(dtype) && kernel.converts_f8_to_bf16) return saturating_mul(padded, 2);
+    if (is_f8(dtype) && kernel.converts_f8) return saturating_mul(padded, 2);
     const std::int64_t groups = dtype == Dtype::kU4 ? head_dim / kGroupSize : 0;
     return in_pages ? bytes_of(dtype, head_dim) + groups * 2 * std::int64_t{sizeof(float)} : 0;
   };
@@ -360,8 +360,12 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->head_groups = ceil_div(params.num_heads_kv, shape.heads_per_task);
   args->splits_per_task = shape.splits;
   args->tile_kv = tile_kv(params, k);
+  // Tiles of f16 that were 8-bit floats would fill an L1 of 48 KB.
+  const auto element_bytes = [&](Dtype dtype) -> std::int64_t {
+    return is_f8(dtype) && k.has_f16_of_f8 ? 2 : size_of(dtype);
+  };
   args->decode_tile_kv =
-      decode_tile_kv(std::max(size_of(params.dtype_k), size_of(params.dtype_v)),
+      decode_tile_kv(std::max(element_bytes(params.dtype_k), element_bytes(params.dtype_v)),
                      std::max(params.head_dim_qk, params.head_dim_v), args->tile_kv);
   args->copies_values = traits_.copies;
   const std::int64_t seen_keys = set_narrow_window(params, shape, args);

@@ -261,6 +261,36 @@ TEST_P(Scales, NumbersThatAreNotFiniteStayInTheirRow) {
   }
 }
 
+// Codes of 8-bit floats that are NaN stay it: of V in their column, of K in all columns of its
+// heads, in tiles that are whole and in those that a window cuts.
+TEST_P(Scales, CodesThatAreNoNumbersStayNan) {
+  constexpr std::int64_t kHeadKv = 1, kKey = 611, kColumn = 69;
+  for (const std::string rows : {"sq1", "sq1 window=300,0 diag=br"}) {
+    for (const std::string dtype : {"f8e4m3", "f8e5m2"}) {
+      for (const int code : {0x7f, 0xff}) {
+        for (const bool in_values : {false, true}) {
+          const Problem problem = problem_of(
+              "b1 hq4 hkv2 skv640 d72 bf16 scales=token seed=8 kv=" + dtype + " " + rows);
+          const AttentionRequest r = problem.request();
+          const TensorView& x = in_values ? r.v : r.k;
+          static_cast<unsigned char*>(
+              x.data)[x.strides[1] * kHeadKv + x.strides[2] * kKey + kColumn] =
+              static_cast<unsigned char>(code);
+          run(r);
+          for (std::int64_t h = 0; h < 4; ++h) {
+            for (std::int64_t d = 0; d < r.out.shape[3]; ++d) {
+              const bool is_nan = h / 2 == kHeadKv && (!in_values || d == kColumn);
+              ASSERT_EQ(std::isnan(static_cast<double>(oracle::element(r.out, 0, h, 0, d))), is_nan)
+                  << dtype << ", " << rows << ", code " << code << ", head " << h << ", column "
+                  << d;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Scales, ValuesOfOneGiveOne) {
   for (const char* dtype : {"i8", "f8e4m3", "f8e5m2"}) {
     for (const char* rows : {"sq1 skv333", "sq40 skv77"}) {

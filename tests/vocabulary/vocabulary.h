@@ -53,6 +53,8 @@ struct Vocabulary {
                     std::int32_t* sum) = nullptr;
   void (*join_quads)(int quad, const std::uint8_t* from, std::uint8_t* to) = nullptr;
   void (*join_bytes)(const std::int32_t* words, std::int8_t* high, std::int8_t* low) = nullptr;
+  // Or null: 32 codes of 8-bit floats as f16, of e4m3 a 256th; whether e4m3 had a NaN.
+  bool (*f16_of_f8)(bool is_e5m2, const std::uint8_t* codes, std::uint16_t* to) = nullptr;
 };
 
 extern const Vocabulary kScalarVocabulary;

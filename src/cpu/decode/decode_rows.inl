@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "cpu/decode/tile_rows.h"
 #include "cpu/forward/tiled_forward.inl"
 
 namespace regard::cpu {
@@ -241,6 +242,7 @@ constexpr TiledKernel kTiledKernel = {forward_block<Tiles>,
                                       sizeof(RowBlock<typename Tiles::Vocabulary>),
                                       sizeof(RowState<typename Tiles::Vocabulary>),
                                       Tiles::Dot::kReadsU4,
-                                      Tiles::Dot::kConvertsF8ToBf16};
+                                      kConvertsF8<typename Tiles::Vocabulary>,
+                                      kHasF16OfF8<typename Tiles::Vocabulary>};
 
 }  // namespace regard::cpu

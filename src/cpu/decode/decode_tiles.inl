@@ -51,7 +51,6 @@ class DecodeTiles {
   static constexpr bool kTakesRanges = false;
   static constexpr bool kAddsRows = false;
   static constexpr bool kReadsU4 = ((kTypes == Element::kU4) || ...);
-  static constexpr bool kConvertsF8ToBf16 = kHasBf16OfF8<V>;
   /// Where q is bf16, and k and v are or become it, probabilities are rounded to it, as those of
   /// prompts are: half of the products. An f32 output keeps them as they are.
   static constexpr bool kRoundsProbs = kHasPairs && requires(typename V::Int x) {
@@ -367,7 +366,6 @@ class DecodeTiles {
     using Column = typename Columns::Column;
     constexpr std::int64_t kStep = Columns::kStep;
     constexpr int kSlots = slots_of(kRows);
-    const char* const keys = rows.first;
     const std::int64_t dim = self.p_.head_dim_qk;
     const std::int64_t step = dot_row_size(dim);
     constexpr int kPrefetchKeys = kKeys < 8 ? kKeys : 4;
@@ -400,7 +398,7 @@ class DecodeTiles {
     }
     REGARD_UNROLL_4 for (; d + kStep <= dim; d += kStep) {
       add(
-          d, keys + d * element_bytes(kType), self.keys_.stride,
+          d, rows.first + d * element_bytes(kType), self.keys_.stride,
           [](const char* at)
               __attribute__((always_inline)) { return Columns::template of_key<kType>(at); });
     }
@@ -408,7 +406,7 @@ class DecodeTiles {
       alignas(64) char tail[kKeys][sizeof(Column)];
       for (int i = 0; i < kKeys; ++i) {
         const Column column =
-            Columns::template of_tail<kType>(keys + i * self.keys_.stride, d, dim);
+            Columns::template of_tail<kType>(rows.first + i * self.keys_.stride, d, dim);
         __builtin_memcpy(tail[i], &column, sizeof(column));
       }
       add(
@@ -417,6 +415,7 @@ class DecodeTiles {
     }
     auto sums = V::sum_rows(sum);
     if constexpr (kPairs && !kPairsAlone) sums = sums * V::set(self.descale_);
+    if constexpr (kType == Element::kF16) sums = sums * V::set(self.keys_.factor);
     if (kKeys * kSlots == V::kLanes && to.step == kSlots) return V::store(to.first, sums);
     alignas(64) T total[V::kLanes];
     V::store(total, sums);
@@ -569,6 +568,7 @@ class DecodeTiles {
       const auto keep = V::set(out.rescale[r]);
       REGARD_UNROLL for (int v = 0; v < kVectors; ++v) {
         T* const at = to + r * out.step + v * V::kLanes;
+        if constexpr (kType == Element::kF16) sum[r][v] *= V::set(values.rows->factor);
         V::store(at, V::fma(V::load(at), keep, sum[r][v]));
       }
     }

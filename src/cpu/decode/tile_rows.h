@@ -82,36 +82,77 @@ template <class V>
 inline constexpr bool kHasBf16OfF8 = requires(typename V::Vec x) {
   V::f8_table(false);
 };
-
-/// One row of 8-bit floats as bf16.
-template <class V, class Table>
-REGARD_KERNEL_FN void convert_f8_row(const Table& table, const char* row, std::int64_t dim,
-                                     std::uint16_t* to) {
-  constexpr std::int64_t kCodes = V::kF8Codes;
-  std::int64_t d = 0;
-  for (; d + kCodes <= dim; d += kCodes) V::bf16_of_f8(table, row + d, to + d);
-  if (d == dim) return;
-  char codes[kCodes] = {};
-  std::uint16_t words[kCodes];
-  __builtin_memcpy(codes, row + d, static_cast<std::size_t>(dim - d));
-  V::bf16_of_f8(table, codes, words);
-  __builtin_memcpy(to + d, words, static_cast<std::size_t>(2 * (dim - d)));
-}
-
-/// A tile of 8-bit floats as bf16 [size][dim].
+/// Whether they become f16: e5m2 itself and a 256th of e4m3, exact both.
 template <class V>
-static KvOperand convert_f8_tile(const KvOperand& x, Tile tile, const PageRuns& pages,
-                                 void* buffer) {
-  const auto table = V::f8_table(x.type == Element::kF8E5M2);
-  auto* to = static_cast<std::uint16_t*>(buffer);
+inline constexpr bool kHasF16OfF8 = !kHasBf16OfF8<V> && requires(const char* p, std::uint16_t* to) {
+  V::f16_of_f8e5m2(p, to);
+};
+template <class V>
+inline constexpr bool kConvertsF8 = kHasBf16OfF8<V> || kHasF16OfF8<V>;
+
+/// Calls convert(codes, words) for kCodes elements of each row of a tile; rows of words follow one
+/// another.
+template <int kCodes, class Convert>
+REGARD_KERNEL_FN void convert_f8_rows(const KvOperand& x, Tile tile, const PageRuns& pages,
+                                      std::uint16_t* to, Convert convert) {
+  const std::int64_t dim = x.dim, stride = x.stride;
+  const auto convert_row = [&](const char* row) __attribute__((always_inline)) {
+    std::int64_t d = 0;
+    for (; d + kCodes <= dim; d += kCodes) convert(row + d, to + d);
+    if (d == dim) return;
+    char codes[kCodes] = {};
+    std::uint16_t words[kCodes];
+    __builtin_memcpy(codes, row + d, static_cast<std::size_t>(dim - d));
+    convert(codes, words);
+    __builtin_memcpy(to + d, words, static_cast<std::size_t>(2 * (dim - d)));
+  };
   for_runs(
       x, tile,
       pages, [&](const char* row, const char*, std::int64_t keys) __attribute__((always_inline)) {
-        for (std::int64_t j = 0; j < keys; ++j, row += x.stride, to += x.dim) {
-          convert_f8_row<V>(table, row, x.dim, to);
-        }
+        for (std::int64_t j = 0; j < keys; ++j, row += stride, to += dim) convert_row(row);
       });
-  KvOperand copy = copied_operand(buffer, Element::kBf16, x.dim, tile.size);
+}
+
+/// NaN for the codes of e4m3 that are one.
+[[maybe_unused]] static void set_f8e4m3_nan(const KvOperand& x, Tile tile, const PageRuns& pages,
+                                            std::uint16_t* to) {
+  constexpr std::uint16_t kNan = 0x7e00;
+  for_runs(x, tile, pages, [&](const char* row, const char*, std::int64_t keys) {
+    for (std::int64_t j = 0; j < keys; ++j, row += x.stride, to += x.dim) {
+      for (std::int64_t d = 0; d < x.dim; ++d) to[d] = (row[d] & 0x7f) == 0x7f ? kNan : to[d];
+    }
+  });
+}
+
+/// A tile of 8-bit floats as bf16 or f16 [size][dim].
+template <class V>
+static KvOperand convert_f8_tile(const KvOperand& x, Tile tile, const PageRuns& pages,
+                                 void* buffer) {
+  auto* const to = static_cast<std::uint16_t*>(buffer);
+  if constexpr (kHasBf16OfF8<V>) {
+    const auto table = V::f8_table(x.type == Element::kF8E5M2);
+    const auto convert = [&](const char* codes, std::uint16_t* words)
+        __attribute__((always_inline)) {
+      V::bf16_of_f8(table, codes, words);
+    };
+    convert_f8_rows<V::kF8Codes>(x, tile, pages, to, convert);
+  } else if (x.type == Element::kF8E5M2) {
+    const auto convert =
+        [](const char* codes, std::uint16_t* words) __attribute__((always_inline)) {
+      V::f16_of_f8e5m2(codes, words);
+    };
+    convert_f8_rows<V::kF8Codes>(x, tile, pages, to, convert);
+  } else {
+    typename V::Int seen{};
+    const auto convert = [&](const char* codes, std::uint16_t* words)
+        __attribute__((always_inline)) {
+      V::f16_of_f8e4m3(codes, words, &seen);
+    };
+    convert_f8_rows<V::kF8Codes>(x, tile, pages, to, convert);
+    if (V::has_f8e4m3_nan(seen)) set_f8e4m3_nan(x, tile, pages, to);
+  }
+  constexpr Element kType = kHasBf16OfF8<V> ? Element::kBf16 : Element::kF16;
+  KvOperand copy = copied_operand(buffer, kType, x.dim, tile.size);
   copy.scales = x.scales;
   return copy;
 }
@@ -123,6 +164,7 @@ static_assert(kMaxDecodeTileKv == 1 << kTileLog2);
 struct TileRows {
   Element type{};
   bool has_row_scales = false;
+  float factor = 1;         // of f16: 256 where it was e4m3
   int run_log2 = 0;         // of the keys of a run: a division would take as long as 20 products
   std::int64_t stride = 0;  // bytes from one key to the next of a run
   std::int64_t groups_stride = 0;  // the same of `groups`
@@ -155,6 +197,7 @@ REGARD_KERNEL_FN bool set_shared(const KvOperand& x, TileRows* to) {
   const bool has_groups = x.type == Element::kU4;
   to->type = x.type;
   to->has_row_scales = has_row_scales(x);
+  to->factor = 1;
   to->stride = x.stride;
   to->groups_stride = has_groups ? x.scales.stride : 0;
   return has_groups;
@@ -191,15 +234,17 @@ struct TileBuffers {
 };
 
 /// A tile's rows where they are if they follow one another, or do so within runs, and their type
-/// has a loop of its own; else in a buffer: as they are, or converted to f32 or bf16.
+/// has a loop of its own; else in a buffer: as they are, or converted to f32 or 16 bits.
 template <class V>
 static void set_tile_rows(const KvOperand& x, Tile tile, const PageRuns& pages, bool has_loop,
                           TileBuffers<typename V::Scalar> buffers, TileRows* to) {
   const bool has_part_groups = x.type == Element::kU4 && x.dim % kGroup != 0;
-  if constexpr (kHasBf16OfF8<V>) {
+  if constexpr (kConvertsF8<V>) {
     if (is_8_bit_float(x.type) && x.scales.columns == 0) {
       if (has_row_scales(x)) read_row_scales(x, tile, pages, buffers.scales);
-      return set_one_run(convert_f8_tile<V>(x, tile, pages, buffers.rows), 0, to);
+      set_one_run(convert_f8_tile<V>(x, tile, pages, buffers.rows), 0, to);
+      if (kHasF16OfF8<V> && x.type == Element::kF8E4M3) to->factor = 256;
+      return;
     }
   }
   if (!has_loop || has_part_groups || x.scales.columns != 0) {

@@ -17,22 +17,15 @@
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
 
-/// u4 is read where it lies with a table of registers alone: in AVX2's 16 registers the sums would
-/// spill. Elsewhere its tiles are converted.
+/// u4 is read where it lies with AVX-512 alone, whose table of registers is: in AVX2's 16 registers
+/// the sums would spill, so its tiles are converted. AVX-512 makes 16 bits of 8-bit floats first.
 template <class V>
 struct DotOf {
   using Type =
       DecodeTiles<V, Element::kF32, Element::kBf16, Element::kF16, Element::kF8E4M3, Element::kI8>;
 };
 template <class V>
-requires(!kHasBf16OfF8<V> &&
-         requires(typename V::Vec x, const char* p) { V::load_u4_from(x, p); }) struct DotOf<V> {
-  using Type = DecodeTiles<V, Element::kF32, Element::kBf16, Element::kF16, Element::kF8E4M3,
-                           Element::kI8, Element::kU4>;
-};
-/// 8-bit floats become bf16.
-template <class V>
-requires kHasBf16OfF8<V>
+requires kConvertsF8<V>
 struct DotOf<V> {
   using Type =
       DecodeTiles<V, Element::kF32, Element::kBf16, Element::kF16, Element::kI8, Element::kU4>;

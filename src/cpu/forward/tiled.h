@@ -80,9 +80,10 @@ struct TiledKernel {
   bool adds_rows;                // see output_rows.h
   std::int64_t row_block_bytes;  // of a row block's state
   std::int64_t state_bytes;      // of its rows' online softmax
-  // Of decode rows: whether tiles of u4 are read where they lie, and 8-bit floats become bf16.
+  // Of decode rows: whether tiles of u4 are read where they lie, and 8-bit floats become 16 bits.
   bool reads_u4;
-  bool converts_f8_to_bf16;
+  bool converts_f8;
+  bool has_f16_of_f8;  // to f16
 };
 
 }  // namespace regard::cpu

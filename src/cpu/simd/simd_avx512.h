@@ -149,6 +149,27 @@ REGARD_KERNEL_FN __m512 read_f8e5m2(const std::uint8_t* p) {
   const __m256i codes = _mm256_cvtepu8_epi16(sixteen_bytes(p));
   return _mm512_maskz_cvtph_ps(kAll, _mm256_slli_epi16(codes, 8));
 }
+/// 32 codes of e5m2 as f16.
+REGARD_KERNEL_FN void write_f16_of_f8e5m2(const char* p, std::uint16_t* to) {
+  constexpr __mmask32 kAllWords = 0xffffffff;
+  const __m256i codes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  _mm512_storeu_si512(
+      to, _mm512_maskz_slli_epi16(kAllWords, _mm512_maskz_cvtepu8_epi16(kAllWords, codes), 8));
+}
+/// 32 codes of e4m3 as f16 of a 256th, as read_f8e4m3 has them before the NaN; `seen` becomes the
+/// greatest of itself and what they are without their signs, doubled.
+REGARD_KERNEL_FN void write_f16_of_f8e4m3(const char* p, std::uint16_t* to, IntVec* seen) {
+  constexpr __mmask32 kAllWords = 0xffffffff;
+  const __m512i shifted = _mm512_maskz_slli_epi16(kAllWords, (__m512i)read_words(p), 7);
+  const __m512i half = shifted & _mm512_set1_epi16(static_cast<short>(0xbfff));
+  _mm512_storeu_si512(to, half);
+  *seen = (IntVec)_mm512_maskz_max_epu16(kAllWords, (__m512i)*seen,
+                                         _mm512_maskz_add_epi16(kAllWords, half, half));
+}
+/// Whether one of them was NaN.
+REGARD_KERNEL_FN bool has_nan_of_f8e4m3(IntVec seen) {
+  return _mm512_cmpeq_epi16_mask((__m512i)seen, _mm512_set1_epi16(0x7f << 8)) != 0;
+}
 
 #else
 
@@ -179,6 +200,16 @@ REGARD_KERNEL_FN VecOf<float> read_f8e4m3(const std::uint8_t* p) {
 REGARD_KERNEL_FN VecOf<float> read_f8e5m2(const std::uint8_t* p) {
   return cpu::SimdVector<float, 64>::load_f8e5m2(p);
 }
+REGARD_KERNEL_FN void write_f16_of_f8e5m2(const char* p, std::uint16_t* to) {
+  for (int x = 0; x < 32; ++x) to[x] = static_cast<std::uint16_t>((p[x] & 0xff) << 8);
+}
+REGARD_KERNEL_FN void write_f16_of_f8e4m3(const char* p, std::uint16_t* to, IntVec* seen) {
+  for (int x = 0; x < 32; ++x) {
+    to[x] = static_cast<std::uint16_t>((p[x] & 0x80) << 8 | (p[x] & 0x7f) << 7);
+    if ((p[x] & 0x7f) == 0x7f) (*seen)[0] = 1;
+  }
+}
+REGARD_KERNEL_FN bool has_nan_of_f8e4m3(IntVec seen) { return seen[0] != 0; }
 template <class Vec>
 REGARD_KERNEL_FN Vec fused(Vec a, Vec b, Vec c) {
   for (unsigned x = 0; x < sizeof(Vec) / sizeof(a[0]); ++x) {
@@ -279,6 +310,15 @@ struct Simd : cpu::SimdVector<T, 64> {
   }
   REGARD_KERNEL_FN Vec load_f8e4m3(const std::uint8_t* p) { return read_f8e4m3(p); }
   REGARD_KERNEL_FN Vec load_f8e5m2(const std::uint8_t* p) { return read_f8e5m2(p); }
+  static constexpr int kF8Codes = 32;  // that become f16 at once
+  REGARD_KERNEL_FN void f16_of_f8e5m2(const char* p, std::uint16_t* to) {
+    write_f16_of_f8e5m2(p, to);
+  }
+  /// A 256th of e4m3's numbers, which is exact; a NaN counts as 480 and is noted in `seen`.
+  REGARD_KERNEL_FN void f16_of_f8e4m3(const char* p, std::uint16_t* to, IntVec* seen) {
+    write_f16_of_f8e4m3(p, to, seen);
+  }
+  REGARD_KERNEL_FN bool has_f8e4m3_nan(IntVec seen) { return has_nan_of_f8e4m3(seen); }
   REGARD_KERNEL_FN void store_f16(std::uint16_t* p, Vec v) { write_f16(p, v); }
 
   /// See exp2_nonpositive. A register holds 2^(i / 16), which leaves a polynomial of degree 3 on
