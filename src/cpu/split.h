@@ -33,16 +33,17 @@ inline constexpr std::int64_t kDecodeTileKv = 16;
 inline constexpr std::int64_t kMaxDecodeTileKv = 128;
 
 /// Keys of a tile there, which `tile_kv`, a backend's own, is a multiple of. Head dims of 128 and
-/// more: a line of 64 bytes of each column of K and V, two of 8 bits or less; of fewer head dims as
-/// many bytes. What a tile costs outside of its loops is that of the products of 8 keys
-/// (docs/dev/decisions/cpu.md).
+/// more: `column_bytes` of each column of K and V, 128 of 8 bits or less; of fewer head dims as
+/// many bytes. What a tile costs outside of its loops is that of the products of 8 keys with
+/// AVX-512 (docs/dev/decisions/cpu.md).
 REGARD_KERNEL_FN constexpr std::int64_t decode_tile_kv(std::int64_t element_bytes,
-                                                       std::int64_t head_dim,
-                                                       std::int64_t tile_kv) {
+                                                       std::int64_t head_dim, std::int64_t tile_kv,
+                                                       std::int64_t column_bytes) {
   constexpr std::int64_t kHeadDim = 128;
   const std::int64_t columns = head_dim < 1 ? 1 : head_dim < kHeadDim ? head_dim : kHeadDim;
   const std::int64_t max_keys = tile_kv < kMaxDecodeTileKv ? tile_kv : kMaxDecodeTileKv;
-  const std::int64_t wanted = (element_bytes > 1 ? 64 / element_bytes : 128) * kHeadDim / columns;
+  const std::int64_t wanted =
+      (element_bytes > 1 ? column_bytes / element_bytes : 128) * kHeadDim / columns;
   std::int64_t keys = (wanted < max_keys ? wanted : max_keys) / kDecodeTileKv * kDecodeTileKv;
   while (keys > kDecodeTileKv && tile_kv % keys != 0) keys -= kDecodeTileKv;
   return keys > kDecodeTileKv ? keys : kDecodeTileKv;

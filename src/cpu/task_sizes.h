@@ -29,4 +29,8 @@ std::int64_t window_keys(const AttentionParams& params, std::int64_t rows, bool 
 /// that many terms is as exact as those of tiles.
 bool has_narrow_window(const AttentionParams& params, const TiledKernel& kernel) noexcept;
 
+/// Keys of a tile of decode rows; `tile_kv` is that of other rows.
+std::int64_t decode_tile_kv(const AttentionParams& params, const TiledKernel& kernel,
+                            std::int64_t tile_kv) noexcept;
+
 }  // namespace regard::cpu

@@ -360,13 +360,7 @@ std::int64_t TiledBackend::lay_out(const AttentionParams& params, const Shape& s
   args->head_groups = ceil_div(params.num_heads_kv, shape.heads_per_task);
   args->splits_per_task = shape.splits;
   args->tile_kv = tile_kv(params, k);
-  // Tiles of f16 that were 8-bit floats would fill an L1 of 48 KB.
-  const auto element_bytes = [&](Dtype dtype) -> std::int64_t {
-    return is_f8(dtype) && k.has_f16_of_f8 ? 2 : size_of(dtype);
-  };
-  args->decode_tile_kv =
-      decode_tile_kv(std::max(element_bytes(params.dtype_k), element_bytes(params.dtype_v)),
-                     std::max(params.head_dim_qk, params.head_dim_v), args->tile_kv);
+  args->decode_tile_kv = decode_tile_kv(params, k, args->tile_kv);
   args->copies_values = traits_.copies;
   const std::int64_t seen_keys = set_narrow_window(params, shape, args);
   args->ends_at_once = ends_at_once(params, shape, *args);

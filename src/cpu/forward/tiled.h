@@ -83,7 +83,7 @@ struct TiledKernel {
   // Of decode rows: whether tiles of u4 are read where they lie, and 8-bit floats become 16 bits.
   bool reads_u4;
   bool converts_f8;
-  bool has_f16_of_f8;  // to f16
+  bool has_f16_of_f8;  // to f16: AVX-512 without pairs of bf16
 };
 
 }  // namespace regard::cpu
