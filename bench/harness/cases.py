@@ -10,7 +10,7 @@ EXTENTS = {"b": "batch", "hq": "num_heads_q", "hkv": "num_heads_kv", "sq": "seql
 LAYOUTS = ("bhsd", "bshd")
 DIAGONALS = ("tl", "br")
 MAX_DECODE_QUERIES = 32  # of a call that counts as decode: one query, or a few speculative ones
-MAX_SHORT = 200  # tokens of sequences that count as short
+MAX_SHORT, MIN_TRAFFIC = 200, 8 << 20  # tokens of short sequences, and bytes of a call of them
 
 
 class CaseError(ValueError):
@@ -45,8 +45,9 @@ class Case:
 
     @property
     def short(self):
-        """A forward of queries and keys so few that reading and writing them may take as long as the arithmetic."""
-        return not self.decode and not self.backward and max(self.seqlen_q, self.seqlen_kv) <= MAX_SHORT
+        """Many short sequences, of which memory traffic may take as long as the arithmetic."""
+        is_short = max(self.seqlen_q, self.seqlen_kv) <= MAX_SHORT and self.moved_bytes >= MIN_TRAFFIC
+        return is_short and not self.decode and not self.backward
 
     def with_seqlen_q(self, seqlen_q):
         """The case with another word sqN."""

@@ -104,7 +104,7 @@ void mix_row(const Problem& p, Element type, const RowCopy& row, void* work) {
   store_row(type, row.to, x, 1, dim);
 }
 
-void mix(const Problem& p, Element type, const RowCopy& row, void* work) {
+void multiply_hadamard(const Problem& p, Element type, const RowCopy& row, void* work) {
   return type == Element::kF64 ? mix_row<double>(p, type, row, work)
                                : mix_row<float>(p, type, row, work);
 }
@@ -117,7 +117,7 @@ void transform(const Problem& p, const View& view, std::int64_t position, std::i
   if (p.rotary_cos.present) rotate(p, view.type, position, heads, p.head_dim_qk, rows);
   for (std::int64_t h = 0; p.hadamard && h < heads; ++h) {
     const RowCopy row = rows(h);
-    mix(p, view.type, {p.rotary_cos.present ? row.to : row.from, row.to}, work);
+    multiply_hadamard(p, view.type, {p.rotary_cos.present ? row.to : row.from, row.to}, work);
   }
 }
 
@@ -157,7 +157,7 @@ void quantise(const QuantisedRow& quantised, float* row, std::int64_t dim) {
   if (quantised.brings_scale) {
     float max = 0.0f;
     for (std::int64_t d = 0; d < dim; ++d) max = std::max(max, std::abs(row[d]));
-    *quantised.scale = normal_scale(max / greatest_code(quantised.type));
+    *quantised.scale = normal_scale(max / max_code(quantised.type));
   }
   if (quantised.scale != nullptr) {
     const float scale = *quantised.scale;

@@ -65,8 +65,8 @@ bool has_narrow_window(const AttentionParams& params, const TiledKernel& kernel)
 
 std::int64_t decode_tile_kv(const AttentionParams& params, const TiledKernel& kernel,
                             std::int64_t tile_kv) noexcept {
-  // AVX-512 without pairs: tiles of two lines, and of f16 that were 8-bit floats no more, or their
-  // copies would fill an L1 of 48 KB.
+  // AVX-512 without pairs has tiles of two lines. Of 8-bit floats, too, which become f16 there:
+  // more would fill an L1 of 48 KB with copies.
   const std::int64_t column_bytes = kernel.has_f16_of_f8 ? 128 : 64;
   const auto element_bytes = [&](Dtype dtype) -> std::int64_t {
     return is_f8(dtype) && kernel.has_f16_of_f8 ? 2 : size_of(dtype);

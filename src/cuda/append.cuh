@@ -8,7 +8,7 @@
 #include "problem/rotary.h"
 
 // What a call does before its attention: new rows are written to a cache, rotated, multiplied by
-// the Hadamard matrix and quantised as the call states, and so are the queries but quantised. On a
+// the Hadamard matrix and quantised as the call states; queries are rotated and multiplied. On a
 // device lengths, pages, entries and positions have not been checked: a row that has no place in
 // the cache is not written, and a position outside of the tables is taken for their nearest.
 
@@ -37,7 +37,7 @@ struct AppendKernel {
   using Args = AppendArgs;
   static constexpr int kThreads = cuda::kThreads;
   static constexpr int kBlocks = 2;
-  static constexpr int kAtWarps = static_cast<int>(kMaxMixed * sizeof(float));
+  static constexpr int kAtWarps = static_cast<int>(kMaxHadamardColumns * sizeof(float));
   static constexpr int kSharedBytes = kAtWarps + kWarps * static_cast<int>(sizeof(float));
   static constexpr std::int64_t kUnrotated = -1;
 
@@ -183,20 +183,21 @@ struct AppendKernel {
                                         std::int64_t position, const Transform& t,
                                         const Codes& first) {
     const Problem& p = args.problem;
-    const auto mixed = block.template shared<float>(0, static_cast<int>(kMaxMixed));
+    const auto mixed = block.template shared<float>(0, static_cast<int>(kMaxHadamardColumns));
     const auto of_warps = block.template shared<float>(kAtWarps, kWarps);
     const std::int64_t rotated = position == kUnrotated ? 0 : 2 * p.rotary_half;
     for (std::int64_t head = 0; head < rows.heads; ++head) {
       const char* const from = rows.from + head * rows.from_head;
-      const auto turned = [&](std::int64_t d) {
+      const auto rotated_number = [&](std::int64_t d) {
         if (d >= rotated) return load_element<float>(rows.type, from, d);
         return rounded_to(rows.type, rotated_element(p, rows.type, from, position, d));
       };
       if (t.mixes) {
-        mix(block, rows.type, static_cast<int>(rows.columns), args.mix_unit, turned, mixed);
+        multiply_hadamard(block, rows.type, static_cast<int>(rows.columns), args.mix_unit,
+                          rotated_number, mixed);
       }
       const auto number = [&](std::int64_t d) {
-        const float own = t.mixes ? static_cast<float>(mixed[d]) : turned(d);
+        const float own = t.mixes ? static_cast<float>(mixed[d]) : rotated_number(d);
         if (!Transform::has_channels(t)) return own;
         const View& channels = *t.channel_scales;
         return own / *problem::element_at<float>(

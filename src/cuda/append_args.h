@@ -7,7 +7,7 @@
 namespace regard::cuda {
 
 /// Columns of a row that the Hadamard matrix multiplies: a row lies in shared memory.
-inline constexpr std::int64_t kMaxMixed = 2048;
+inline constexpr std::int64_t kMaxHadamardColumns = 2048;
 
 /// What is written before a call's attention: new rows of k and v, and queries that are rotated or
 /// mixed.

@@ -21,7 +21,8 @@ namespace regard::cuda {
 inline bool takes_cache(const AttentionParams& p, std::vector<Refusal>* refusals) {
   constexpr std::int64_t kMaxRows = 0xffffffff;
   bool takes = true;
-  const auto hold = [&](Feature feature, std::int64_t value, std::int64_t max, const char* what) {
+  const auto check_max = [&](Feature feature, std::int64_t value, std::int64_t max,
+                             const char* what) {
     if (!p.features.has(feature) || value <= max) return;
     takes = false;
     if (refusals == nullptr) return;
@@ -30,8 +31,9 @@ inline bool takes_cache(const AttentionParams& p, std::vector<Refusal>* refusals
                          "got " + std::to_string(value),
                          {}});
   };
-  hold(Feature::kPaged, p.seqlen_kv, kMaxRows, " rows in pages");
-  hold(Feature::kHadamard, p.head_dim_qk, kMaxMixed, " columns of q and k with hadamard");
+  check_max(Feature::kPaged, p.seqlen_kv, kMaxRows, " rows in pages");
+  check_max(Feature::kHadamard, p.head_dim_qk, kMaxHadamardColumns,
+            " columns of q and k with hadamard");
   return takes;
 }
 

@@ -24,10 +24,10 @@ REGARD_DEVICE_FN float rounded_to(Element type, float x) {
 
 /// `columns` numbers, a power of two, times the matrix, to `to` in shared memory: sums and
 /// differences of numbers 1, 2, 4, ... apart, then a factor, each rounded, and rounded to `type`.
-/// Begins and ends with a barrier. number(d) is asked once for each d.
+/// Begins and ends with a barrier. number(d) is called once for each d.
 template <class Block, class Number, class Shared>
-REGARD_DEVICE_FN void mix(const Block& block, Element type, int columns, float unit, Number number,
-                          Shared to) {
+REGARD_DEVICE_FN void multiply_hadamard(const Block& block, Element type, int columns, float unit,
+                                        Number number, Shared to) {
   block.sync();  // the row before has been read
   for (int d = block.thread(); d < columns; d += kThreads) to[d] = number(d);
   for (int step = 1; step < columns; step *= 2) {
@@ -100,7 +100,7 @@ REGARD_DEVICE_FN void write_codes(const Block& block, const Codes& codes, std::i
       max = magnitude > max ? magnitude : max;
     }
     max = reduce_block(block, shared, max, [](float a, float b) { return b > a ? b : a; });
-    scale = problem::normal_scale(max / problem::greatest_code(codes.type));
+    scale = problem::normal_scale(max / problem::max_code(codes.type));
     if (block.thread() == 0) *codes.scales = scale;
   } else if (codes.scales != nullptr) {
     scale = *codes.scales;

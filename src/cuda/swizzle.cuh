@@ -32,7 +32,7 @@ struct Swizzle {
 /// Sums of 256 columns leave a backward no registers for addresses, which were spilled: there each
 /// product computes its own again.
 template <int kColumns>
-inline constexpr bool kAddressesAgain = kColumns >= 256;
+inline constexpr bool kRecomputesAddresses = kColumns >= 256;
 
 template <bool kAgain, class Block>
 REGARD_DEVICE_FN int lane_of(const Block& block) {
@@ -201,7 +201,7 @@ REGARD_DEVICE_FN void add_rounded_product(const Block& block,
       scales[m] = {{1.0f, 1.0f}, {1.0f, 1.0f}};
     }
   }
-  join_product<kType, kDims, kAddressesAgain<kDims>>(
+  join_product<kType, kDims, kRecomputesAddresses<kDims>>(
       block, operand, rows, zero_of(scales[0].inverse[0]), [&](int m, int n, int x, float product) {
         float& sum = sums[m].at[n][x];
         sum = __builtin_fmaf(product, scales[m].inverse[x / 2], sum);

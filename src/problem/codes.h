@@ -7,7 +7,7 @@
 namespace regard::problem {
 
 /// A scale is the row's greatest magnitude over this, of the type.
-REGARD_KERNEL_FN float greatest_code(Element type) {
+REGARD_KERNEL_FN float max_code(Element type) {
   switch (type) {
     case Element::kI8: return 127.0f;
     case Element::kF8E4M3: return 448.0f;

@@ -63,7 +63,7 @@ class Planted(unittest.TestCase):
         self.assertIn("spilled registers", keys_faults_of(middle="STL [R1], R5")[0])
 
     def test_moves(self):
-        """A kernel may read what MOVES states, and no more."""
+        """A kernel may read what ALLOWED_SPILLS states, and no more."""
         (name, code), = check_sass.kernels(listing(middle="LDL R5, [R1]")).items()
         loop = check_sass.full_tile(name, code)
         self.assertEqual(list(check_sass.faults("Forward f16 d192", loop)), [])

@@ -153,9 +153,9 @@ void check(const std::string& words, const BackendRef& backend, std::int32_t thr
 }
 
 // A key less than a multiple of the tile: decode rows compute the last one in lanes, with as many
-// scores as a row block has. Whole blocks of rows: a plan has room for the shorter sequences of its
-// extents, too, which may take more.
-constexpr const char* kForwards[] = {"b2 hq8 hkv4 sq1 skv1024 d64 f32",
+// scores as a row block has. Whole blocks of rows, and beside 768 rows a sequence of few, whose
+// splits may take more.
+constexpr const char* kForwards[] = {"b2 hq8 hkv4 sq1 skv1023 d64 f32",
                                      "b2 hq8 hkv4 sq1 skv1023 d64 bf16 layout=bshd",
                                      "b2 hq8 hkv4 sq2 skv959 d128 bf16 kv=i8 scales=token",
                                      "b2 hq8 hkv4 sq1 skv1023 d64 f32 kv=i8 scales=token",
@@ -169,19 +169,19 @@ constexpr const char* kForwards[] = {"b2 hq8 hkv4 sq1 skv1024 d64 f32",
                                      "b4 hq8 sq96 skv128 d64 f32",
                                      "b4 hq8 sq96 skv128 d64 f32 layout=bshd",
                                      "b4 hq8 sq96 skv128 d64 bf16",
-                                     "b2 hq4 sq768 d64 f32",
-                                     "b2 hq4 sq768 d64 f32 layout=bshd",
-                                     "b2 hq3 sq768 d64 f32 layout=bshd",
-                                     "b2 hq4 sq768 d64 bf16 causal",
-                                     "b2 hq4 sq768 d64 bf16 layout=bshd",
+                                     "b2 hq4 sq768 d64 f32 lens_q=768,60",
+                                     "b2 hq4 sq768 d64 f32 layout=bshd lens_q=768,60",
+                                     "b2 hq3 sq768 d64 f32 layout=bshd lens_q=768,60",
+                                     "b2 hq4 sq768 d64 bf16 causal diag=br lens_q=768,60",
+                                     "b2 hq4 sq768 d64 bf16 layout=bshd lens_q=768,60",
                                      "b2 hq4 sq384 d64 bf16 kv=u4",
                                      "b2 hq4 sq384 d128 f16 mask",
                                      "b1 hq8 sq512 d256 f32 causal window=121,0",
                                      "b1 hq8 sq512 d256 f32 causal window=121,0 layout=bshd",
                                      "b1 hq8 sq512 d256 bf16 window=97,28",
                                      "b2 hq8 hkv4 sq512 d64 bf16 kv=u4 causal window=127,0",
-                                     "b1 hq2 sq768 skv2048 d64 f32",
-                                     "b1 hq2 sq768 skv1024 d128 bf16"};
+                                     "b2 hq2 sq768 skv2048 d64 f32 lens_q=768,60",
+                                     "b2 hq2 sq768 skv1024 d128 bf16 lens_q=768,60"};
 // Of one worker: tasks are too few for two, or their splits are shared, and what one worker needs
 // for a split of its own is left.
 constexpr const char* kOnOneThread[] = {"b1 hq4 hkv1 sq4 skv4096 d128 bf16",
@@ -205,7 +205,8 @@ TEST(WorkspaceUse, OfGradientsIsWhatThePlanStates) {
     for (const char* words :
          {"b1 hq4 sq384 d64 f32 grad saved", "b1 hq2 sq384 d128 f32 grad saved",
           "b1 hq2 sq384 d256 f32 grad saved", "b1 hq4 sq384 d64 bf16 causal grad saved",
-          "b1 hq4 sq384 d64 bf16 grad saved", "b1 hq4 sq768 d64 f16 causal grad saved"}) {
+          "b1 hq4 sq384 d64 bf16 grad saved",
+          "b2 hq4 sq768 d64 f16 causal diag=br grad saved lens_q=768,60"}) {
       check(words, backend, 1);
     }
   }

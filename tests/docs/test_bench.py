@@ -174,9 +174,11 @@ class Rounds(unittest.TestCase):
                          ("f32_gflops", seconds * 2))
 
     def test_short_sequences_have_two_limits(self):
-        short, long = map(parse_case, ("b2 hq4 hkv2 sq16 skv8 d8 dv4", "b2 hq4 hkv2 sq1024 d8 dv4"))
-        # Q 4 heads of 16 x 8, the output of 16 x 4, read and written; K and V 2 heads of 8 x 12: two sequences
-        self.assertEqual(short.moved_bytes, 2 * (4 * 16 * (8 + 2 * 4) + 2 * 8 * 12) * 4)
+        short, long = map(parse_case, ("b9000 hq4 hkv2 sq16 skv8 d8 dv4", "b9000 hq4 hkv2 sq201 d8 dv4"))
+        few = parse_case("b9 hq4 hkv2 sq16 skv8 d8 dv4")
+        # Q 4 heads of 16 x 8, the output of 16 x 4, read and written; K and V 2 heads of 8 x 12
+        self.assertEqual(short.moved_bytes, 9000 * (4 * 16 * (8 + 2 * 4) + 2 * 8 * 12) * 4)
+        self.assertEqual([case.short for case in (short, long, few)], [True, False, False])
         self.assertEqual(limits.limit_of(short, machine(100, gbps=1)), ("read_gbps", short.moved_bytes / 1e9))
         self.assertEqual(limits.limit_of(short, machine(1, gbps=100)), ("f32_gflops", short.flops / 1e9))
         self.assertEqual(limits.limit_of(long, machine(100, gbps=1))[0], "f32_gflops")

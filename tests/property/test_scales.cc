@@ -262,10 +262,10 @@ TEST_P(Scales, NumbersThatAreNotFiniteStayInTheirRow) {
 }
 
 // Codes of 8-bit floats that are NaN stay it: of V in their column, of K in all columns of its
-// heads, in tiles that are whole and in those that a window cuts.
+// heads, in tiles that are whole, in those that a window cuts, and in pages.
 TEST_P(Scales, CodesThatAreNoNumbersStayNan) {
   constexpr std::int64_t kHeadKv = 1, kKey = 611, kColumn = 69;
-  for (const std::string rows : {"sq1", "sq1 window=300,0 diag=br"}) {
+  for (const std::string rows : {"sq1", "sq1 window=300,0 diag=br", "sq1 paged page_size=5"}) {
     for (const std::string dtype : {"f8e4m3", "f8e5m2"}) {
       for (const int code : {0x7f, 0xff}) {
         for (const bool in_values : {false, true}) {
@@ -273,9 +273,12 @@ TEST_P(Scales, CodesThatAreNoNumbersStayNan) {
               "b1 hq4 hkv2 skv640 d72 bf16 scales=token seed=8 kv=" + dtype + " " + rows);
           const AttentionRequest r = problem.request();
           const TensorView& x = in_values ? r.v : r.k;
-          static_cast<unsigned char*>(
-              x.data)[x.strides[1] * kHeadKv + x.strides[2] * kKey + kColumn] =
-              static_cast<unsigned char>(code);
+          const std::int64_t block_rows = x.shape[2];  // of a sequence, or of a page
+          const auto* const pages = static_cast<const std::int32_t*>(r.page_table.data);
+          const std::int64_t block = pages == nullptr ? 0 : pages[kKey / block_rows];
+          const std::int64_t at = x.strides[0] * block + x.strides[1] * kHeadKv +
+                                  x.strides[2] * (kKey % block_rows) + kColumn;
+          static_cast<unsigned char*>(x.data)[at] = static_cast<unsigned char>(code);
           run(r);
           for (std::int64_t h = 0; h < 4; ++h) {
             for (std::int64_t d = 0; d < r.out.shape[3]; ++d) {

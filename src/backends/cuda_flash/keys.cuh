@@ -250,7 +250,7 @@ struct KeysKernel {
     const bool of_values = is_of_values(block);
     const int own = of_values ? 0 : 1;
     Scores scores;
-    cuda::multiply_rows<kType, kDims, cuda::kAddressesAgain<kDims>>(
+    cuda::multiply_rows<kType, kDims, cuda::kRecomputesAddresses<kDims>>(
         block, own_rows(block, own), lane_key(block, 0, 0) / 16 * 16, stage_part(block, stage, own),
         scores);
     if (of_values) make_probs<kMayBeSafe>(block, p, unit, slot, scores);

@@ -140,7 +140,7 @@ struct QueriesKernel {
   template <bool kMasked, bool kMayBeSafe, class Block>
   REGARD_DEVICE_FN void add_tile(const Block& block, const GradProblem& g, bool is_safe, int tile,
                                  int stage, bool is_full, Sums& d_q) {
-    constexpr bool kAgain = cuda::kAddressesAgain<kDims>;
+    constexpr bool kAgain = cuda::kRecomputesAddresses<kDims>;
     const Problem& p = g.problem;
     const auto keys = W::stage_part(block, stage, 0), values = W::stage_part(block, stage, 1);
     const typename W::Walk walk = W::of(block)[0];

@@ -17,8 +17,8 @@
 namespace regard::cpu {
 namespace {  // members with linkage would be shared between units
 
-/// u4 is read where it lies with AVX-512 alone, whose table of registers is: in AVX2's 16 registers
-/// the sums would spill, so its tiles are converted. AVX-512 makes 16 bits of 8-bit floats first.
+/// u4 is read where it lies with AVX-512 alone: in AVX2's 16 registers the sums would spill, so its
+/// tiles are converted. AVX-512 makes 16 bits of 8-bit floats first.
 template <class V>
 struct DotOf {
   using Type =

@@ -1,7 +1,6 @@
 #include "cpu/threads/progress.h"
 
 #include <atomic>
-#include <chrono>
 #include <thread>
 
 #include "cpu/threads/worker_hook.h"
@@ -9,13 +8,6 @@
 #include "regard/interrupt.h"
 
 namespace regard::cpu {
-namespace {
-
-// Before sleeping. Who yields for ever holds a core that a thread in another core's queue could
-// have: three and eight threads on two cores, one head of 4,096 tokens, were then 0.93 as fast.
-constexpr std::chrono::microseconds kYields{30};
-
-}  // namespace
 
 void set_count(std::int64_t* count, std::int64_t value) noexcept {
   call_worker_hook(WorkerPoint::kPublish, count, value);
@@ -45,7 +37,7 @@ void wait_for_count(const std::int64_t* count, std::int64_t value) noexcept {
   const auto is_ready = [=] { return read_count(count) >= value; };
   while (!is_ready() && call_worker_hook(WorkerPoint::kWait)) {
   }
-  if (yield_for(kYields, is_ready)) {
+  if (yield_for(kYieldTime, is_ready)) {
     call_worker_hook(WorkerPoint::kReady, count, value);
     return;
   }

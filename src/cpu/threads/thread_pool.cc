@@ -33,12 +33,9 @@ void run_inline(int workers, Task task, void* state) noexcept {
   for (int worker = 0; worker < workers; ++worker) task(state, worker);
 }
 
-// Before sleeping: kernels follow one another that closely, and a yield leaves the core to other
-// threads, where a pause would not.
-constexpr std::chrono::microseconds kYields{30};
-// The caller's thread, which waits for the end of a task. Asleep, it often wakes on the CPU of the
-// thread that ends the run, and both stay there: the next calls take twice as long.
-constexpr std::chrono::milliseconds kYieldsOfCaller{2};
+// Of the caller's thread, which waits for the end of a task. Asleep, it often wakes on the CPU of
+// the thread that ends the run, and both stay there: the next calls take twice as long.
+constexpr std::chrono::milliseconds kYieldTimeOfCaller{2};
 
 class Threads;
 thread_local const Threads* threads_of_worker = nullptr;  // whose worker this thread is in
@@ -177,7 +174,7 @@ class Threads {
   }
 
   void wait_for(Run& run) noexcept {
-    if (cpu::yield_for(kYieldsOfCaller, [&run] { return run.finished(); })) return;
+    if (cpu::yield_for(kYieldTimeOfCaller, [&run] { return run.finished(); })) return;
     std::unique_lock lock(mutex_);
     run.done.wait(lock, [&run] { return run.finished(); });
   }
@@ -227,7 +224,7 @@ class Threads {
     int place = 0;  // of the run served last: the next one's turn comes first
     for (;;) {
       while (is_wanted(index) && has_work()) place = take_from_any(place);
-      const bool found = cpu::yield_for(kYields, [this] { return has_work(); });
+      const bool found = cpu::yield_for(cpu::kYieldTime, [this] { return has_work(); });
       if (is_wanted(index) && found) continue;
       std::unique_lock lock(mutex_);
       ++asleep_;
