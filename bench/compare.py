@@ -118,7 +118,7 @@ def alternate(case, taking_part, options):
             key = (entry["threads"] or options.threads, entry["isa"])
             if key not in measured:
                 time.sleep(options.pause)
-                measured[key] = limits.measure(options.peak, *key, bandwidth=case.decode or case.short)
+                measured[key] = limits.measure(options.peak, *key, bandwidth=case.traffic > 0)
             entry["limits"].append(measured[key])
         for entry, runner in taking_part:
             entry["seconds"].append(runner.turn(options.pause, options.turn))

@@ -4,12 +4,12 @@
 usage: check_sass.py OBJECT...    the build's objects of src/backends/cuda_flash
 
 For each kernel without edits, of sm_80, the block of code that computes a full tile must hold all products of the tile
-without a branch, at least DENSITY of its instructions must be products, none but those of ALLOWED_SPILLS may read or write
-spilled registers, and half of the loads for products must stand at least AHEAD instructions before their first use. A
-tile of the backward's KeysKernel is three blocks: products, probabilities, products. Prints a line for each kernel, and
-one for both of the backward's, which counts five products of the seven that they compute. Exit code 1 when a kernel
-fails, 77 without cuobjdump (REGARD_CUOBJDUMP, the PATH, CUDA's folder, or build/triton, where ./dev cuda installs it),
-which needs nvdisasm beside it or on the PATH.
+without a branch, at least DENSITY of its instructions must be products, none but those of ALLOWED_SPILLS may read or
+write spilled registers, and half of the loads for products must stand at least AHEAD instructions before their first
+use. A tile of the backward's KeysKernel is three blocks: products, probabilities, products. Prints a line for each
+kernel, and one for both of the backward's, which counts five products of the seven that they compute. Exit code 1 when
+a kernel fails, 77 without cuobjdump (REGARD_CUOBJDUMP, the PATH, CUDA's folder, or build/triton, where ./dev cuda
+installs it), which needs nvdisasm beside it or on the PATH.
 """
 
 import os

@@ -67,6 +67,11 @@ class Case:
         return self.kv_bytes + queries * DTYPES[self.dtype]
 
     @property
+    def traffic(self):
+        """Bytes between memory and caches of a call whose time they may decide; 0 for all others."""
+        return self.kv_bytes if self.decode else self.moved_bytes if self.short else 0
+
+    @property
     def score_bytes(self):
         """The score matrix that an unfused attention would keep, in the problem's own type."""
         scores = self.batch * self.num_heads_q * self.seqlen_q * self.seqlen_kv

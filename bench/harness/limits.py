@@ -29,9 +29,7 @@ def limit_of(case, found, isa=None):
     traffic and arithmetic: which one binds depends on how many rows share a key."""
     kind, gflops = arithmetic_of(case, found, isa)
     limits = [(case.flops / (gflops * 1e9), kind)]
-    if case.decode:
-        limits.append((case.kv_bytes / (found["read_gbps"] * 1e9), "read_gbps"))
-    if case.short:
-        limits.append((case.moved_bytes / (found["read_gbps"] * 1e9), "read_gbps"))
+    if case.traffic:
+        limits.append((case.traffic / (found["read_gbps"] * 1e9), "read_gbps"))
     seconds, kind = max(limits)
     return kind, seconds

@@ -56,8 +56,7 @@ def make_sets(case, layout):
     """Sets, logically [B,H,S,D] over memory in `layout`, unless the case names one itself;
     several where tensors must come from memory."""
     random = np.random.default_rng(0)
-    traffic = case.kv_bytes if case.decode else case.moved_bytes if case.short else ROTATING_BYTES
-    count = max(1, math.ceil(ROTATING_BYTES / traffic))
+    count = max(1, math.ceil(ROTATING_BYTES / case.traffic)) if case.traffic else 1
     sizes = ((case.num_heads_q, case.seqlen_q, case.head_dim_qk),
              (case.num_heads_kv, case.seqlen_kv, case.head_dim_qk),
              (case.num_heads_kv, case.seqlen_kv, case.head_dim_v))
