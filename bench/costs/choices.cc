@@ -89,14 +89,12 @@ Choice measure_padded(Context& context, Draw* draw, int rounds) {
   PaddedSequences sequences;
   sequences.q = sequences.kv = Lengths::from_mask(view_of(&mask, batch, seqlen)).value();
   const AttentionRequest& request = problem.request();
-  const Env env = context.env();
-  const auto path = choose_path(request, sequences, default_rates(env.isa, env.concurrency));
   const Expected<Selection> explained = explain_padded(context, request, sequences);
-  if (!path || !explained) {
-    choice.error = path ? explained.status().message() : path.status().message();
+  if (!explained) {
+    choice.error = explained.status().message();
     return choice;
   }
-  choice.chosen = *path == PaddingPath::kPacked ? "packed" : "padded";
+  choice.chosen = fastest_path(explained->paths) == PaddingPath::kPacked ? "packed" : "padded";
   const PaddingPath padded = is_left ? PaddingPath::kMask : PaddingPath::kLengths;
   choice.ways = {{"padded", seconds_of(explained->paths, padded)},
                  {"packed", seconds_of(explained->paths, PaddingPath::kPacked)}};

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "regard/export.h"
 #include "regard/isa.h"
@@ -30,9 +31,11 @@ struct MachineRates {
 ///     const double peak = machine_rates(env.isa, env.concurrency).f32_gflops;
 REGARD_EXPORT MachineRates machine_rates(Isa isa, std::int32_t threads);
 
-/// Typical rates of such a machine, without a measurement: the same for every machine with these
-/// instructions and threads.
-REGARD_EXPORT MachineRates default_rates(Isa isa, std::int32_t threads) noexcept;
+/// Rates without a measurement: those of the CPU where `cpu_model` (Env::cpu_model) is one on
+/// record, else typical ones of these instructions and threads.
+REGARD_EXPORT MachineRates default_rates(Isa isa, std::int32_t threads,
+                                         std::string_view cpu_model = {}) noexcept;
+REGARD_EXPORT bool has_recorded_rates(std::string_view cpu_model) noexcept;
 
 /// Measures now. Arithmetic: the best of rounds of 0.4 ms in which all threads compute on
 /// registers, by the processor time that they had. Bandwidth: the upper quartile of reads of some 2

@@ -13,7 +13,7 @@
 namespace regard {
 
 struct AttentionRequest;
-struct MachineRates;
+struct CostModel;
 
 /// The three ways to compute sequences of several lengths.
 enum class PaddingPath : std::uint8_t {
@@ -45,9 +45,10 @@ struct PathPrediction {
 /// The forward of a problem by each path, of tensors that lie as `params` say: packed, or padded.
 /// The sequences are as long as the mean of total_q and total_kv (packed) or tokens_q and tokens_kv
 /// (padded; 0 is the full length), so that nothing but params is read. Rates of 0 count as
-/// default_rates(). Empty without Feature::kPacked or a length, and for the keys of a cache.
+/// default_rates(), and terms that the model lacks as those of default_costs(). Empty without
+/// Feature::kPacked or a length, and for the keys of a cache.
 REGARD_EXPORT std::vector<PathPrediction> predict_paths(const AttentionParams& params,
-                                                        const MachineRates& rates);
+                                                        const CostModel& model);
 
 /// The fastest of them; the first of equals, or kLengths where there are none.
 REGARD_EXPORT PaddingPath fastest_path(const std::vector<PathPrediction>& paths) noexcept;
@@ -59,10 +60,10 @@ struct PaddedSequences {
   PaddingPolicy policy = PaddingPolicy::kAuto;
 };
 
-/// The path that attention_padded() takes for these tensors, or why none can. Rates of 0 count as
-/// default_rates().
+/// The path that attention_padded() takes for these tensors, or why none can. The model is
+/// that of predict_paths().
 REGARD_EXPORT Expected<PaddingPath> choose_path(const AttentionRequest& request,
                                                 const PaddedSequences& sequences,
-                                                const MachineRates& rates);
+                                                const CostModel& model);
 
 }  // namespace regard

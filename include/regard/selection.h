@@ -154,8 +154,8 @@ struct Selection {
   std::optional<RunnerUp> runner_up;     // none where no other one could run, or has a prediction
   std::vector<EnvVariable> environment;  // those that are set
   std::vector<std::string> warnings;
-  // Padded with lengths, with a mask, or packed, by default_rates(); empty where params have no
-  // lengths.
+  // Padded with lengths, with a mask, or packed, by the same rates and terms; empty where params
+  // have no lengths.
   std::vector<PathPrediction> paths;
   // Formats of a cache on the chosen backend; empty where predict_cache_formats() is.
   std::vector<CacheFormatPrediction> cache_formats;

@@ -17,17 +17,17 @@ namespace {
 
 using conformance::Problem;
 
-MachineRates rates(double gflops, double gbps) {
-  MachineRates made;
-  made.isa = Isa::kAvx2;
-  made.f32_gflops = made.f64_gflops = made.bf16_gflops = gflops;
-  made.read_gbps = gbps;
+CostModel costs(double gflops, double gbps) {
+  CostModel made;
+  made.rates.isa = Isa::kAvx2;
+  made.rates.f32_gflops = made.rates.f64_gflops = made.rates.bf16_gflops = gflops;
+  made.rates.read_gbps = gbps;
   return made;
 }
 
 TEST(PredictPaths, CountWhatEachPathComputes) {
   const auto paths = predict_paths(
-      case_params("b4 hq2 sq100 d8 f32 lens tokens_q=120 tokens_kv=200"), rates(10, 10));
+      case_params("b4 hq2 sq100 d8 f32 lens tokens_q=120 tokens_kv=200"), costs(10, 10));
   ASSERT_EQ(paths.size(), 3u);
   const double per_pair = 2.0 * 2 * (8 + 8);
   EXPECT_EQ(paths[0].operations, 4 * 30 * 50 * per_pair);
@@ -39,7 +39,7 @@ TEST(PredictPaths, CountWhatEachPathComputes) {
   const auto fastest = [](const std::string& tokens) {
     return fastest_path(predict_paths(
         case_params("b32 hq8 sq64 d64 f32 lens tokens_q=" + tokens + " tokens_kv=" + tokens),
-        rates(240, 24)));
+        costs(240, 24)));
   };
   EXPECT_EQ(fastest("2000"), PaddingPath::kLengths);
   EXPECT_EQ(fastest("205"), PaddingPath::kPacked);
@@ -57,7 +57,7 @@ TEST(PredictPaths, OfPackedTensorsPackedIsThePredictedForward) {
   const AttentionParams params =
       case_params("b4 hq2 sq100 d64 f32 packed total_q=120 total_kv=120");
   const CostModel model = default_costs(env);
-  const auto paths = predict_paths(params, model.rates);
+  const auto paths = predict_paths(params, model);
   EXPECT_EQ(paths[2].seconds, predict_time(model, kFlash, params, false).seconds);
   EXPECT_GT(paths[0].seconds, 1.5 * paths[2].seconds);  // copies
 }
@@ -97,6 +97,36 @@ TEST(DefaultRates, GrowWithInstructionsAndThreads) {
   EXPECT_GT(default_rates(Isa::kAvx512Bf16, 1).bf16_gflops, one.bf16_gflops);
   EXPECT_EQ(default_rates(Isa::kAvx2, 4).f32_gflops, 4 * one.f32_gflops);
   EXPECT_GE(default_rates(Isa::kAvx2, 64).read_gbps, one.read_gbps);
+}
+
+TEST(DefaultRates, OfACpuOnRecordAreItsOwn) {
+  const auto rates_of = [](Isa isa, const char* cpu) { return default_rates(isa, 2, cpu); };
+  const MachineRates wide = rates_of(Isa::kAvx512Bf16, "AMD EPYC (family 26 model 2)");
+  const MachineRates narrow = rates_of(Isa::kAvx512Bf16, "AMD EPYC (family 25 model 17)");
+  EXPECT_GT(wide.f32_gflops, 2.0 * narrow.f32_gflops);
+  EXPECT_EQ(wide.bf16_gflops, 2.0 * wide.f32_gflops);
+  EXPECT_EQ(wide.f64_gflops, 0.5 * wide.f32_gflops);
+  EXPECT_GT(wide.read_gbps, narrow.read_gbps);
+  EXPECT_LT(rates_of(Isa::kAvx2, "AMD EPYC (family 26 model 2)").f32_gflops, 0.6 * wide.f32_gflops);
+  // A CPU without AVX-512 of which an Env says otherwise, and texts that name no CPU on record.
+  for (const char* cpu : {"AMD EPYC (family 25 model 1)", "AMD EPYC (family 26 model 99)", "",
+                          "(family", "(family 26 model", " model 2", "(family x model 2)",
+                          "(family 99999999999999999999 model 2)"}) {
+    EXPECT_EQ(rates_of(Isa::kAvx512, cpu).f32_gflops, default_rates(Isa::kAvx512, 2).f32_gflops)
+        << cpu;
+  }
+  EXPECT_TRUE(has_recorded_rates("AMD EPYC (family 25 model 1)"));
+  EXPECT_FALSE(has_recorded_rates("AMD EPYC (family 26 model 99)"));
+}
+
+TEST(DefaultCosts, OfACpuOnRecordAreMoreCertain) {
+  Env env = described_env();
+  const AttentionParams params = case_params("b1 hq8 sq256 d64 f32");
+  const PredictedTime unknown = predict_time(default_costs(env), kFlash, params, false);
+  env.cpu_model = "AMD EPYC (family 26 model 2)";
+  const PredictedTime recorded = predict_time(default_costs(env), kFlash, params, false);
+  EXPECT_LT(recorded.seconds, unknown.seconds);
+  EXPECT_LT(recorded.spread, 0.7 * unknown.spread);
 }
 
 TEST(Tokens, AreRoundedInTheKeyAndNeverDecide) {
@@ -236,9 +266,47 @@ TEST(AttentionPadded, ExplainIsOfTheProblemThatIsPlanned) {
   }
 }
 
+/// A table of this machine, which computes fast and reads slowly or the other way round.
+TuningTable table_of_rates(const Env& env, double gflops, double gbps) {
+  TuningTable table;
+  table.version = env.version;
+  table.isa = to_string(env.isa);
+  table.cpu_model = env.cpu_model;
+  table.concurrency = env.concurrency;
+  table.costs = default_costs(env);
+  for (double* rate : {&table.costs.rates.f32_gflops, &table.costs.rates.f64_gflops,
+                       &table.costs.rates.bf16_gflops}) {
+    *rate = gflops;
+  }
+  table.costs.rates.read_gbps = gbps;
+  return table;
+}
+
+TEST(AttentionPadded, ATuningTableDecidesThePathUnlessBitsMayNotDependOnIt) {
+  Context context;
+  PaddedCase c = padded_case({0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, 2, "f32");  // on the left
+  const PaddedSequences sequences{c.lengths, c.lengths};
+  const auto path = [&](double gflops, double gbps, const Policy& policy = {}) {
+    context.set_tuning(table_of_rates(context.env(), gflops, gbps));
+    PlannedCall planned;
+    Launch launch;
+    launch.planned = &planned;
+    EXPECT_TRUE(attention_padded(context, c.problem.request(), sequences, policy, launch).ok());
+    const auto selection = explain_padded(context, c.problem.request(), sequences, policy);
+    EXPECT_EQ(planned.params->features.has(Feature::kPacked),
+              fastest_path(selection->paths) == PaddingPath::kPacked);
+    return fastest_path(selection->paths);
+  };
+  EXPECT_EQ(path(1e5, 1e-3), PaddingPath::kMask);
+  EXPECT_EQ(path(1e-3, 1e5), PaddingPath::kPacked);
+  Policy invariant;
+  invariant.require = Determinism::kThreadCountInvariant;
+  EXPECT_EQ(path(1e5, 1e-3, invariant), path(1e-3, 1e5, invariant));
+}
+
 TEST(AttentionPadded, PoliciesHoldTheirPaths) {
   const auto path = [](PaddedCase& c, PaddingPolicy policy) {
-    return choose_path(c.problem.request(), {c.lengths, c.lengths, policy}, rates(240, 24));
+    return choose_path(c.problem.request(), {c.lengths, c.lengths, policy}, costs(240, 24));
   };
   PaddedCase first = padded_case({1, 1, 0, 0, 1, 0, 0, 0}, 2, "f32");
   EXPECT_EQ(path(first, PaddingPolicy::kPadded).value(), PaddingPath::kLengths);
@@ -254,7 +322,7 @@ TEST(AttentionPadded, PoliciesHoldTheirPaths) {
   const std::int32_t seqlens[] = {1, 2, 3, 4};
   const Lengths few = Lengths::from_seqlens(make_view(seqlens, {4}), 128).value();
   const auto of_few = [&](PaddingPolicy policy) {
-    return choose_path(problem.request(), {few, few, policy}, rates(240, 24)).value();
+    return choose_path(problem.request(), {few, few, policy}, costs(240, 24)).value();
   };
   EXPECT_EQ(of_few(PaddingPolicy::kAuto), PaddingPath::kPacked);
   EXPECT_EQ(of_few(PaddingPolicy::kPadded), PaddingPath::kLengths);
@@ -290,7 +358,7 @@ TEST(AttentionPadded, TensorsOfEntriesAreNotOfTheirSequences) {
   const auto path_of = [&](const std::string& words, PaddingPolicy policy) {
     const Problem problem =
         conformance::make_problem(parse_case("b2 hq2 sq4 d8 f32 " + words).value());
-    return choose_path(problem.request(), {lengths, lengths, policy}, rates(240, 24));
+    return choose_path(problem.request(), {lengths, lengths, policy}, costs(240, 24));
   };
   for (const char* words : {"", "mask=1,1,1,1", "bias=1,H,1,1", "descales", "causal diag=tl"}) {
     const auto path = path_of(words, PaddingPolicy::kAuto);
@@ -313,7 +381,7 @@ TEST(AttentionPadded, TensorsOfEntriesAreNotOfTheirSequences) {
   AttentionRequest request = problem.request();
   const float slopes[] = {1, 2};
   request.alibi_slopes = make_view(slopes, Dtype::kF32, {2});
-  EXPECT_TRUE(choose_path(request, {lengths, lengths}, rates(240, 24)));
+  EXPECT_TRUE(choose_path(request, {lengths, lengths}, costs(240, 24)));
 }
 
 TEST(AttentionPadded, PackedSidesHaveOneSequenceEach) {
@@ -321,7 +389,7 @@ TEST(AttentionPadded, PackedSidesHaveOneSequenceEach) {
   const Lengths three = Lengths::from_position_ids(make_view(ids, Dtype::kI32, {2, 4})).value();
   const Lengths two = Lengths::from_seqlens(make_view(seqlens, {2}), 4).value();
   const Problem problem = conformance::make_problem(parse_case("b2 hq2 sq4 d8 f32").value());
-  const auto path = choose_path(problem.request(), {three, two}, rates(240, 24));
+  const auto path = choose_path(problem.request(), {three, two}, costs(240, 24));
   ASSERT_FALSE(path);
   EXPECT_NE(path.status().message().find("packed q and k need the same number of sequences"),
             std::string::npos)

@@ -20,12 +20,12 @@ struct Choice {
 };
 
 Expected<Choice> choose(const AttentionRequest& request, const PaddedSequences& sequences,
-                        const MachineRates& rates) {
+                        const CostModel& costs) {
   const Expected<AttentionParams> params = describe(request);
   if (!params) return params.status();
   const PaddedProblem problem{kAttentionPadded, request, *params, sequences};
   if (Status s = check_padded(problem); !s.ok()) return s;
-  Expected<PathChoice> path = choose_padded_path(problem, rates);
+  Expected<PathChoice> path = choose_padded_path(problem, costs);
   if (!path) return path.status();
   return Choice{*params, *std::move(path)};
 }
@@ -86,8 +86,8 @@ Status run_padded_packed(const PaddedCall& call) {
 }  // namespace
 
 Expected<PaddingPath> choose_path(const AttentionRequest& request, const PaddedSequences& sequences,
-                                  const MachineRates& rates) try {
-  const Expected<Choice> choice = choose(request, sequences, rates);
+                                  const CostModel& costs) try {
+  const Expected<Choice> choice = choose(request, sequences, costs);
   if (!choice) return choice.status();
   return choice->path.path;
 } catch (...) {
@@ -96,7 +96,7 @@ Expected<PaddingPath> choose_path(const AttentionRequest& request, const PaddedS
 
 Expected<Selection> explain_padded(Context& context, const AttentionRequest& request,
                                    const PaddedSequences& sequences, const Policy& policy) try {
-  const Expected<Choice> choice = choose(request, sequences, padded_rates(context));
+  const Expected<Choice> choice = choose(request, sequences, padded_costs(context, policy));
   if (!choice) return choice.status();
   const PaddedProblem problem{kAttentionPadded, request, choice->params, sequences};
   Selection selection = explain(context, params_of_path(problem, choice->path.path), policy);
@@ -109,7 +109,7 @@ Expected<Selection> explain_padded(Context& context, const AttentionRequest& req
 Status attention_padded(Context& context, const AttentionRequest& request,
                         const PaddedSequences& sequences, const Policy& policy,
                         const Launch& launch) try {
-  const Expected<PaddingPath> path = choose_path(request, sequences, padded_rates(context));
+  const Expected<PaddingPath> path = choose_path(request, sequences, padded_costs(context, policy));
   if (!path) return path.status();
   const PaddedCall call{context, request, sequences, policy, launch};
   switch (*path) {

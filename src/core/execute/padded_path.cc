@@ -8,6 +8,7 @@
 #include "core/describe/view_checks.h"
 #include "core/execute/check_workspace.h"
 #include "core/plan/context_impl.h"
+#include "core/select/predictions.h"
 
 namespace regard {
 namespace {
@@ -135,9 +136,11 @@ std::optional<PaddingPath> path_of(const AttentionParams& planned,
 
 }  // namespace
 
-// Without Context::env(), which copies.
-MachineRates padded_rates(Context& context) {
-  return default_rates(ContextImpl::of(context).env->isa, context.concurrency());
+CostModel padded_costs(Context& context, const Policy& policy) {
+  const ContextImpl& impl = ContextImpl::of(context);
+  const auto settings = impl.settings();
+  const auto env = with_concurrency(impl.env, context.concurrency());
+  return path_costs(settings->tuning, *env, policy_for(impl, *settings, policy)->policy);
 }
 
 Status check_padded(const PaddedProblem& problem) {
@@ -184,12 +187,12 @@ Status check_padded_workspace(const char* where, const Launch& launch, const Buf
   return check_workspace(launch.workspace, kAnyBytes, buffers, gradients, where);
 }
 
-Expected<PathChoice> choose_padded_path(const PaddedProblem& problem, const MachineRates& rates) {
+Expected<PathChoice> choose_padded_path(const PaddedProblem& problem, const CostModel& costs) {
   const PaddedSequences& sequences = problem.sequences;
   Reasons reasons = reasons_of(problem);
   // Lengths skip what a mask computes, and have the bits of packed rows.
   if (reasons[PaddingPath::kLengths].empty()) reasons[PaddingPath::kMask] = "lengths say the same";
-  PathChoice choice{predict_paths(with_tokens(problem.params, sequences), rates)};
+  PathChoice choice{predict_paths(with_tokens(problem.params, sequences), costs)};
   std::erase_if(choice.paths,
                 [&](const PathPrediction& path) { return !reasons[path.path].empty(); });
   std::vector<PathPrediction> allowed = choice.paths;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "regard/context.h"
-#include "regard/machine_rates.h"
+#include "regard/cost.h"
 #include "regard/padding.h"
 #include "regard/params.h"
 #include "regard/request.h"
@@ -28,8 +28,8 @@ struct PathChoice {
   PaddingPath path = PaddingPath::kLengths;
 };
 
-/// What a Context's calls are predicted with.
-MachineRates padded_rates(Context& context);
+/// What a Context's calls under a policy are predicted with.
+CostModel padded_costs(Context& context, const Policy& policy);
 
 /// Refuses what the Lengths state already, what no path computes, and lengths of other tensors.
 Status check_padded(const PaddedProblem& problem);
@@ -39,7 +39,7 @@ Status check_padded_workspace(const char* where, const Launch& launch, const Buf
                               const GradBuffers* gradients = nullptr);
 
 /// By the sequences' policy. The problem was checked.
-Expected<PathChoice> choose_padded_path(const PaddedProblem& problem, const MachineRates& rates);
+Expected<PathChoice> choose_padded_path(const PaddedProblem& problem, const CostModel& costs);
 
 /// The path of the forward that was planned so, or why it is not one of this call's.
 Expected<PaddingPath> planned_path(const PaddedProblem& problem, const AttentionParams& planned);

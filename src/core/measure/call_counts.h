@@ -18,6 +18,9 @@ struct CallCounts {
   double memory = 0.0;      // seconds of the bytes at the rates of the levels that hold them
 };
 
+/// Rates of all threads of the model, those that are 0 replaced by default_rates().
+MachineRates rates_of(const CostModel& model) noexcept;
+
 CostKind kind_of(const AttentionParams& params, bool backward) noexcept;
 CostTypes types_of(const AttentionParams& params) noexcept;
 

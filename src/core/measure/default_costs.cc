@@ -64,8 +64,9 @@ constexpr CostEntry kEntries[] = {
 };
 // clang-format on
 
-/// How far another machine's rates may be from default_rates(): added to the fit's own spread.
-constexpr double kRatesSpread = 1.8;
+/// How far a machine's rates may be from default_rates(), that of a CPU on record and of another
+/// one: multiplies the fit's own spread.
+constexpr double kRecordedSpread = 1.1, kRatesSpread = 1.8;
 
 }  // namespace
 
@@ -98,11 +99,12 @@ std::span<const CostEntry> default_entries() noexcept { return kEntries; }
 CostModel default_costs(const Env& env) {
   CostModel model;
   model.source = "default rates";
-  model.rates = default_rates(env.isa, env.concurrency);
+  model.rates = default_rates(env.isa, env.concurrency, env.cpu_model);
   if (env.l2_bytes > 0) model.l2_bytes = env.l2_bytes;
   if (env.l3_bytes > 0) model.l3_bytes = env.l3_bytes;
   model.entries.assign(std::begin(kEntries), std::end(kEntries));
-  for (CostEntry& entry : model.entries) entry.terms.spread *= kRatesSpread;
+  const double spread = has_recorded_rates(env.cpu_model) ? kRecordedSpread : kRatesSpread;
+  for (CostEntry& entry : model.entries) entry.terms.spread *= spread;
   return model;
 }
 

@@ -65,13 +65,14 @@ AttentionParams params_on(PaddingPath path, AttentionParams p) noexcept {
 // 1.3 times; with rates of caches for copies 75 %.
 constexpr double kCopyRate = 0.67, kClearRate = 0.22;
 
-/// The forward by the default terms, and what is copied and cleared beside it.
-double predict(const CostModel& machine, const AttentionParams& p, const PathWork& work) {
-  const CostEntry* const entry =
-      entry_of(default_entries(), BackendId::kFlash, kind_of(p, false), types_of(p));
-  const double forward = seconds_of(entry->terms, count_call(machine, BackendId::kFlash, p, false));
-  return forward +
-         (work.copied / kCopyRate + work.cleared / kClearRate) / (machine.rates.read_gbps * 1e9);
+/// The forward, by the default terms where the model has none, and what is copied and cleared.
+double predict(const CostModel& model, const AttentionParams& p, const PathWork& work) {
+  const CostKind kind = kind_of(p, false);
+  const CostEntry* entry = entry_of(model.entries, BackendId::kFlash, kind, types_of(p));
+  if (entry == nullptr) entry = entry_of(default_entries(), BackendId::kFlash, kind, types_of(p));
+  const double forward = seconds_of(entry->terms, count_call(model, BackendId::kFlash, p, false));
+  const double rate = rates_of(model).read_gbps * 1e9;
+  return forward + (work.copied / kCopyRate + work.cleared / kClearRate) / rate;
 }
 
 }  // namespace
@@ -96,8 +97,7 @@ Expected<PaddingPolicy> parse_padding_policy(const std::string& name) {
   return invalid("parse_padding_policy", "padding (", name, ") must be auto, padded or packed");
 }
 
-std::vector<PathPrediction> predict_paths(const AttentionParams& params,
-                                          const MachineRates& rates) {
+std::vector<PathPrediction> predict_paths(const AttentionParams& params, const CostModel& model) {
   const bool is_packed = params.features.has(Feature::kPacked);
   const bool has_lengths =
       params.features.has(Feature::kSeqlensQ) || params.features.has(Feature::kSeqlensKv);
@@ -107,17 +107,12 @@ std::vector<PathPrediction> predict_paths(const AttentionParams& params,
   if (without_cache != params.features || (!is_packed && !has_lengths)) return {};
   if (params.device.type != DeviceType::kCpu) return {};  // the rates are a CPU's
   const MeanSide q = mean_queries(params), kv = mean_keys(params);
-  CostModel machine;
-  machine.rates = rates;
-  if (!(rates.read_gbps > 0.0)) {
-    machine.rates.read_gbps = default_rates(rates.isa, rates.threads).read_gbps;
-  }
   std::vector<PathPrediction> paths;
   for (int i = 0; i < kPaddingPathCount; ++i) {
     const auto path = static_cast<PaddingPath>(i);
     const PathWork work = work_of(params, q, kv, path);
     paths.push_back({path, work.operations, work.bytes + work.copied,
-                     predict(machine, params_on(path, params), work)});
+                     predict(model, params_on(path, params), work)});
   }
   return paths;
 }

@@ -23,20 +23,6 @@ std::int64_t lanes_of(const Isa& isa) noexcept {
   return isa.includes(Isa::kNeon) ? 4 : 1;
 }
 
-/// Rates of all threads of the model, those that are 0 replaced.
-MachineRates rates_of(const CostModel& model) noexcept {
-  MachineRates rates = model.rates;
-  const MachineRates typical = default_rates(rates.isa, rates.threads);
-  const auto complete = [](double* rate, double other) {
-    if (!(*rate > 0.0)) *rate = other;
-  };
-  complete(&rates.f32_gflops, typical.f32_gflops);
-  complete(&rates.f64_gflops, typical.f64_gflops);
-  complete(&rates.bf16_gflops, typical.bf16_gflops);
-  complete(&rates.read_gbps, typical.read_gbps);
-  return rates;
-}
-
 /// Seconds that bytes of a working set of `footprint` bytes take, read again and again.
 double level_seconds(const CostModel& model, const MachineRates& rates, double bytes,
                      double footprint) noexcept {
@@ -178,6 +164,19 @@ double threads_at_work(const MachineRates& rates, double finest_tasks, double pr
 }
 
 }  // namespace
+
+MachineRates rates_of(const CostModel& model) noexcept {
+  MachineRates rates = model.rates;
+  const MachineRates typical = default_rates(rates.isa, rates.threads);
+  const auto complete = [](double* rate, double other) {
+    if (!(*rate > 0.0)) *rate = other;
+  };
+  complete(&rates.f32_gflops, typical.f32_gflops);
+  complete(&rates.f64_gflops, typical.f64_gflops);
+  complete(&rates.bf16_gflops, typical.bf16_gflops);
+  complete(&rates.read_gbps, typical.read_gbps);
+  return rates;
+}
 
 CostKind kind_of(const AttentionParams& p, bool backward) noexcept {
   if (backward) return CostKind::kBackward;

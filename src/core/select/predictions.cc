@@ -85,6 +85,17 @@ CostModel cost_model(const TuningTable& tuning, const Env& env, DeviceType devic
   return model;
 }
 
+bool allows_tuning(const Policy& policy) noexcept {
+  return policy.require.value_or(Determinism::kNone) < Determinism::kThreadCountInvariant;
+}
+
+CostModel path_costs(const TuningTable& tuning, const Env& env, const Policy& policy) {
+  if (allows_tuning(policy)) return cost_model(tuning, env, DeviceType::kCpu);
+  Env any;
+  any.isa = env.isa;
+  return default_costs(any);
+}
+
 void add_predictions(const SelectInputs& inputs, Selection& selection) {
   const AttentionParams& params = selection.params;
   if (params.device.type != DeviceType::kCpu) return;

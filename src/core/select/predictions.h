@@ -11,6 +11,14 @@ namespace regard {
 /// default_costs().
 CostModel cost_model(const TuningTable& tuning, const Env& env, DeviceType device);
 
+/// Where the same bits are required of every number of threads, what was measured with one number
+/// does not decide.
+bool allows_tuning(const Policy& policy) noexcept;
+
+/// What ways to compute padded and packed sequences are compared with: cost_model() of CPUs, or,
+/// without allows_tuning(), default rates of the instruction set and one thread.
+CostModel path_costs(const TuningTable& tuning, const Env& env, const Policy& policy);
+
 /// In every direction that the params need; -1: unknown.
 double predicted_seconds(const CostModel& model, const BackendRef& backend,
                          const AttentionParams& params) noexcept;

@@ -21,12 +21,6 @@
 namespace regard {
 namespace {
 
-// Where the same bits are required of every number of threads, what was measured with one number
-// does not decide.
-bool allows_tuning(const Policy& policy) {
-  return policy.require.value_or(Determinism::kNone) < Determinism::kThreadCountInvariant;
-}
-
 // The order of the tuning table for this key, or null.
 const std::vector<BackendRef>* tuning_order(const SelectInputs& inputs) {
   const AttentionParams& params = inputs.key.params();
@@ -484,7 +478,8 @@ Selection select(const SelectInputs& inputs, const AttentionParams& params) {
     if (v.set) selection.environment.push_back(v);
   }
   selection.mask_shares = mask_shares(params);
-  selection.paths = predict_paths(params, default_rates(inputs.env.isa, inputs.env.concurrency));
+  selection.paths =
+      predict_paths(params, path_costs(inputs.tuning, inputs.env, inputs.policy.policy));
   const bool conflict = !inputs.policy.conflict.empty();
   const std::vector<Candidate> order = candidate_order(inputs);
   std::vector<Judged> judged;
