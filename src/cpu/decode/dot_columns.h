@@ -16,11 +16,10 @@ namespace {  // members with linkage would be shared between units
 /// Elements [d, d + kLanes) of a row of `dim`; what lies past its end is 0, and not read.
 template <class V, Element kType>
 REGARD_KERNEL_FN typename V::Vec load_at(const char* row, std::int64_t d, std::int64_t dim) {
-  using T = typename V::Scalar;
   if (d + V::kLanes <= dim) return load_vector<V>(kType, row + bytes_of(kType, d));
-  alignas(64) T tail[V::kLanes] = {};
-  load_row(kType, row + bytes_of(kType, d), 1, dim - d, tail);
-  return V::load(tail);
+  alignas(64) char tail[sizeof(typename V::Vec)];
+  V::copy_start(tail, row + bytes_of(kType, d), bytes_of(kType, dim - d));
+  return load_vector<V>(kType, tail);
 }
 
 template <class V, bool kPairs>
@@ -73,8 +72,8 @@ struct DotColumns {
   template <Element kType>
   REGARD_KERNEL_FN Column of_tail(const char* row, std::int64_t d, std::int64_t dim) {
     if constexpr (kPairs) {
-      alignas(64) char words[sizeof(Column)] = {};
-      __builtin_memcpy(words, row + 2 * d, static_cast<std::size_t>(2 * (dim - d)));
+      alignas(64) char words[sizeof(Column)];
+      V::copy_start(words, row + 2 * d, 2 * (dim - d));
       return load(words);
     } else {
       return load_at<V, kType>(row, d, dim);

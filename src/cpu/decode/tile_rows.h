@@ -44,10 +44,12 @@ static void read_row_scales(const KvOperand& x, Tile tile, const PageRuns& pages
       });
 }
 
-/// Bytes in blocks of a line: a call of memcpy takes longer than a short row does.
+/// Bytes in blocks of a line and of a word: a call of memcpy takes longer than a short row does.
 REGARD_KERNEL_FN void copy_bytes(char* to, const char* from, std::int64_t bytes) {
+  constexpr std::int64_t kWordBytes = 8;
   std::int64_t x = 0;
   for (; x + kLineBytes <= bytes; x += kLineBytes) __builtin_memcpy(to + x, from + x, kLineBytes);
+  for (; x + kWordBytes <= bytes; x += kWordBytes) __builtin_memcpy(to + x, from + x, kWordBytes);
   for (; x < bytes; ++x) to[x] = from[x];
 }
 
@@ -90,21 +92,26 @@ inline constexpr bool kHasF16OfF8 = !kHasBf16OfF8<V> && requires(const char* p, 
 template <class V>
 inline constexpr bool kConvertsF8 = kHasBf16OfF8<V> || kHasF16OfF8<V>;
 
-/// Calls convert(codes, words) for kCodes elements of each row of a tile; rows of words follow one
-/// another.
-template <int kCodes, class Convert>
+/// Calls convert(codes, words) for V::kF8Codes elements of each row of a tile; rows of words follow
+/// one another.
+template <class V, class Convert>
 REGARD_KERNEL_FN void convert_f8_rows(const KvOperand& x, Tile tile, const PageRuns& pages,
                                       std::uint16_t* to, Convert convert) {
+  constexpr int kCodes = V::kF8Codes;
   const std::int64_t dim = x.dim, stride = x.stride;
   const auto convert_row = [&](const char* row) __attribute__((always_inline)) {
     std::int64_t d = 0;
     for (; d + kCodes <= dim; d += kCodes) convert(row + d, to + d);
     if (d == dim) return;
-    char codes[kCodes] = {};
+    if (dim > kCodes) {  // the last ones once more
+      convert(row + dim - kCodes, to + dim - kCodes);
+      return;
+    }
+    alignas(64) char codes[sizeof(typename V::Vec)];
     std::uint16_t words[kCodes];
-    __builtin_memcpy(codes, row + d, static_cast<std::size_t>(dim - d));
+    V::copy_start(codes, row, dim);
     convert(codes, words);
-    __builtin_memcpy(to + d, words, static_cast<std::size_t>(2 * (dim - d)));
+    copy_bytes(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(words), 2 * dim);
   };
   for_runs(
       x, tile,
@@ -135,20 +142,20 @@ static KvOperand convert_f8_tile(const KvOperand& x, Tile tile, const PageRuns& 
         __attribute__((always_inline)) {
       V::bf16_of_f8(table, codes, words);
     };
-    convert_f8_rows<V::kF8Codes>(x, tile, pages, to, convert);
+    convert_f8_rows<V>(x, tile, pages, to, convert);
   } else if (x.type == Element::kF8E5M2) {
     const auto convert =
         [](const char* codes, std::uint16_t* words) __attribute__((always_inline)) {
       V::f16_of_f8e5m2(codes, words);
     };
-    convert_f8_rows<V::kF8Codes>(x, tile, pages, to, convert);
+    convert_f8_rows<V>(x, tile, pages, to, convert);
   } else {
     typename V::Int seen{};
     const auto convert = [&](const char* codes, std::uint16_t* words)
         __attribute__((always_inline)) {
       V::f16_of_f8e4m3(codes, words, &seen);
     };
-    convert_f8_rows<V::kF8Codes>(x, tile, pages, to, convert);
+    convert_f8_rows<V>(x, tile, pages, to, convert);
     if (V::has_f8e4m3_nan(seen)) set_f8e4m3_nan(x, tile, pages, to);
   }
   constexpr Element kType = kHasBf16OfF8<V> ? Element::kBf16 : Element::kF16;

@@ -262,12 +262,11 @@ struct WordProducts {
     std::int64_t d = 0;
     REGARD_UNROLL_4 for (; d + kStep <= dim; d += kStep) add(d, keys.first + d, keys.stride);
     if (d < dim) {
-      alignas(64) char tail[kKeys][kStep] = {};
+      alignas(64) char tail[kKeys][sizeof(Int)];
       for (int i = 0; i < kKeys; ++i) {
-        __builtin_memcpy(tail[i], keys.first + i * keys.stride + d,
-                         static_cast<std::size_t>(dim - d));
+        V::copy_start(tail[i], keys.first + i * keys.stride + d, dim - d);
       }
-      add(d, tail[0], kStep);
+      add(d, tail[0], sizeof(tail[0]));
     }
     typename V::Vec floats[V::kLanes];
     REGARD_UNROLL for (int i = 0; i < V::kLanes; ++i) {

@@ -98,6 +98,12 @@ REGARD_KERNEL_FN void write_f16(std::uint16_t* p, __m512 v) {
                       _mm512_maskz_cvtps_ph(kAll, v, _MM_FROUND_TO_NEAREST_INT));
 }
 
+/// See SimdVector::copy_start.
+REGARD_KERNEL_FN void copy_first(char* to, const char* from, std::int64_t bytes) {
+  const __mmask64 first = (__mmask64{1} << bytes) - 1;
+  _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(first, from));
+}
+
 REGARD_KERNEL_FN __m128i sixteen_bytes(const void* p) {
   return _mm_loadu_si128(static_cast<const __m128i*>(p));
 }
@@ -173,6 +179,9 @@ REGARD_KERNEL_FN bool has_nan_of_f8e4m3(IntVec seen) {
 
 #else
 
+REGARD_KERNEL_FN void copy_first(char* to, const char* from, std::int64_t bytes) {
+  cpu::SimdVector<float, 64>::copy_start(to, from, bytes);
+}
 REGARD_KERNEL_FN IntVec read_words(const char* p) {
   std::int16_t words[32];
   for (int x = 0; x < 32; ++x) words[x] = static_cast<signed char>(p[x]);
@@ -288,6 +297,9 @@ struct Simd : cpu::SimdVector<T, 64> {
   REGARD_KERNEL_FN Vec fma(Vec a, Vec b, Vec c) { return fused(a, b, c); }
   REGARD_KERNEL_FN Vec sqrt(Vec x) { return roots(x); }
 
+  REGARD_KERNEL_FN void copy_start(char* to, const char* from, std::int64_t bytes) {
+    copy_first(to, from, bytes);
+  }
   REGARD_KERNEL_FN Vec sum_rows(Vec (&rows)[Base::kLanes]) { return sums(rows); }
   REGARD_KERNEL_FN void transpose(Vec (&rows)[Base::kLanes]) { exchange(rows); }
   REGARD_KERNEL_FN Vec load_bf16(const std::uint16_t* p) { return read_bf16(p); }

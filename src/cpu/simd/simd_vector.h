@@ -36,6 +36,11 @@ struct MakeIndexList<0, kIndex...> {
   using type = IndexList<kIndex...>;
 };
 
+template <int kCount>
+struct ByteBlock {
+  char bytes[kCount];
+};
+
 template <class T, int kBytes>
 struct VectorTypes;
 template <int kBytes>
@@ -73,6 +78,25 @@ struct SimdVector {
     return v;
   }
   REGARD_KERNEL_FN void store(T* p, Vec v) { __builtin_memcpy(p, &v, sizeof(v)); }
+  /// The bytes of a vector at `to`: the first `bytes`, fewer than all, from `from`, then zeros.
+  /// What lies behind them is not read.
+  REGARD_KERNEL_FN void copy_start(char* to, const char* from, std::int64_t bytes) {
+    const Vec zeros{};
+    __builtin_memcpy(to, &zeros, sizeof(zeros));
+    std::int64_t at = 0;
+    const auto copy = [&](auto size) __attribute__((always_inline)) {
+      constexpr std::int64_t kSize = sizeof(size.bytes);
+      if ((bytes & kSize) == 0) return;
+      __builtin_memcpy(to + at, from + at, kSize);
+      at += kSize;
+    };
+    if constexpr (kBytes > 32) copy(ByteBlock<32>{});
+    if constexpr (kBytes > 16) copy(ByteBlock<16>{});
+    if constexpr (kBytes > 8) copy(ByteBlock<8>{});
+    if constexpr (kBytes > 4) copy(ByteBlock<4>{});
+    copy(ByteBlock<2>{});
+    copy(ByteBlock<1>{});
+  }
   REGARD_KERNEL_FN Vec set(T x) { return x - Vec{}; }
   REGARD_KERNEL_FN Vec select(Mask m, Vec a, Vec b) { return m ? a : b; }
   REGARD_KERNEL_FN Int to_bits(Vec v) { return __builtin_bit_cast(Int, v); }
