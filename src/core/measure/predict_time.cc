@@ -76,15 +76,15 @@ double mask_bytes(const AttentionParams& p) noexcept {
   return bytes;
 }
 
-/// Nanoseconds that a key of decode rows takes longer where head_dim does not fill its last vector,
-/// which is copied or converted element by element: once, for each row of queries, and once where
-/// elements are converted by other vectors.
+/// Nanoseconds that a key of decode rows takes longer where head_dim does not fill its last vector:
+/// once, for each row of queries, and once where elements are converted by other vectors.
 struct TailTime {
   double key, row, conversion;
 };
-// By CostTypes: fitted to 362 times of FLASH on a Zen 4, of 117 GFLOP/s a thread.
-constexpr TailTime kTails[] = {{10, 5, 0}, {18, 3.5, 0}, {20, 7, 0},
-                               {14, 6, 0}, {25, 3, 38},  {70, 3, 0}};
+// By CostTypes, of 117 GFLOP/s a thread: by times of FLASH on a Zen 4, but for u4 times 0.15 since
+// tails are loaded under a mask (1,172 times on a Zen 5).
+constexpr TailTime kTails[] = {{1.5, 0.75, 0}, {2.7, 0.5, 0},  {3, 1, 0},
+                               {2, 0.9, 0},    {3.8, 0.45, 5}, {70, 3, 0}};
 constexpr double kTailPeak = 117e9;
 
 /// Operations of f32 that take as long as a key's last vectors.
