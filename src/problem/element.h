@@ -261,4 +261,9 @@ REGARD_KERNEL_FN constexpr std::int64_t bytes_of(Element type, std::int64_t n) {
   return type == Element::kU4 ? n / 2 : n * element_bytes(type);
 }
 
+/// row[x] = 0 for x in [0, n): no type has other bits for it.
+REGARD_KERNEL_FN void clear_row(Element type, void* row, std::int64_t n) {
+  __builtin_memset(row, 0, static_cast<std::size_t>(bytes_of(type, n)));
+}
+
 }  // namespace regard::problem

@@ -288,15 +288,10 @@ static void write_key_rows(const BackwardTask<V>& t, const KeyGradient& to,
 /// Zeros for keys past their sequence's length.
 REGARD_KERNEL_FN void clear_key_gradients(const GradProblem& g, std::int64_t b,
                                           std::int64_t head_kv, semantics::KeyRange keys) {
-  const float zero = 0;
+  const Problem& p = g.problem;
   for (std::int64_t j = keys.lo; j < keys.hi; ++j) {
-    const Problem& p = g.problem;
-    if (g.d_k.present) {
-      store_row(g.d_k.type, row_address(g.d_k, b, head_kv, j), &zero, 0, p.head_dim_qk);
-    }
-    if (g.d_v.present) {
-      store_row(g.d_v.type, row_address(g.d_v, b, head_kv, j), &zero, 0, p.head_dim_v);
-    }
+    if (g.d_k.present) clear_row(g.d_k.type, row_address(g.d_k, b, head_kv, j), p.head_dim_qk);
+    if (g.d_v.present) clear_row(g.d_v.type, row_address(g.d_v, b, head_kv, j), p.head_dim_v);
   }
 }
 

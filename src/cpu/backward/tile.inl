@@ -537,11 +537,10 @@ static void write_d_queries(const BackwardTask<V>& t, const typename V::Scalar* 
 REGARD_KERNEL_FN void clear_padding(const GradProblem& g, const TaskRows& rows,
                                     std::int64_t begin) {
   const Problem& p = g.problem;
-  const float zero = 0;
   for (std::int64_t row = begin; row < rows.end; ++row) {
     const std::int64_t h = rows.head_kv * p.group_size + row % p.group_size;
     char* const to = row_address(g.d_q, rows.b, h, row / p.group_size);
-    store_row(g.d_q.type, to, &zero, 0, p.head_dim_qk);
+    clear_row(g.d_q.type, to, p.head_dim_qk);
   }
 }
 

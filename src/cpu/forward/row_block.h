@@ -295,7 +295,7 @@ static void write_padding(const Problem& p, const TaskRows& t, std::int64_t begi
   for (std::int64_t row = begin; row < t.end; ++row) {
     const std::int64_t i = row / p.group_size;
     const std::int64_t h = t.head_kv * p.group_size + row % p.group_size;
-    store_row(p.out.type, row_address(p.out, t.b, h, i), &zero, 0, p.head_dim_v);
+    clear_row(p.out.type, row_address(p.out, t.b, h, i), p.head_dim_v);
     write_row_stats(p, t.b, h, i, 0.0, zero);
   }
 }
