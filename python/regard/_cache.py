@@ -7,9 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._cache_memory import memory_of, numbers_of, rounded_like
+from ._cache_memory import (
+    DeviceMemory,
+    copy_of,
+    memory_of,
+    numbers_of,
+    on_host,
+    places_in,
+    rounded_like,
+)
 from ._cache_scales import SCALES, RowScales, is_quantised
-from ._core import attention
 
 # Keywords of attention that say where the keys lie.
 _OF_THE_CACHE = frozenset({"layout", "seqlens_kv", "page_table", "cache_batch_idx",
@@ -36,10 +43,10 @@ class _Cache:
     """What both caches share: sequences by number, rows in and attention out."""
 
     def __init__(self, shape: tuple[int, ...], dtypes: tuple[Any, Any], scales: str | None,
-                 hadamard: bool) -> None:
+                 hadamard: bool, device: Any) -> None:
         if scales not in (*SCALES, None):
             raise ValueError(f"scales ({scales!r}) must be {', '.join(map(repr, SCALES))} or None")
-        self._memories = [memory_of(dtype) for dtype in dtypes]
+        self._memories = [memory_of(dtype, device) for dtype in dtypes]
         *outer, dim = shape
         if hadamard and dim & (dim - 1):
             raise ValueError(f"head_dim ({dim}) must be a power of two with hadamard=True")
@@ -54,21 +61,21 @@ class _Cache:
                 raise ValueError(f"scales (None) must be one of {', '.join(map(repr, SCALES))} where {name} "
                                  f"is {'u4' if memory.per_element == 2 else 'int8'}")
             has_scales = scales is not None and is_quantised(memory.dtype)
-            self._row_scales.append(RowScales(name, str(scales), shape, memory.per_element == 2)
+            self._row_scales.append(RowScales(name, str(scales), shape, memory)
                                     if has_scales else None)
         self.k, self.v = rows
         self._lengths: dict[int, int] = {}
         self._next = 0
 
     @property
-    def scales_k(self) -> NDArray[np.float32] | None:
+    def scales_k(self) -> Any:
         """What rows of k are multiplied by, [entries, kv heads, rows] or [pages, kv heads, 1]; of u4
         [entries, kv heads, rows, 2 * groups], a scale and a minimum for each group of 32 elements. None
         where they have no scales."""
         return self._scales("scales_k")
 
     @property
-    def scales_v(self) -> NDArray[np.float32] | None:
+    def scales_v(self) -> Any:
         """What rows of v are multiplied by."""
         return self._scales("scales_v")
 
@@ -77,7 +84,7 @@ class _Cache:
         """What columns of k are multiplied by, [kv heads, head_dim]; None where they have no scales."""
         return self._scales("channel_scales_k")
 
-    def _scales(self, name: str) -> NDArray[np.float32] | None:
+    def _scales(self, name: str) -> Any:
         return self._scale_keywords().get(name)
 
     def _scale_keywords(self) -> dict[str, Any]:
@@ -92,15 +99,15 @@ class _Cache:
         return made
 
     @property
-    def _bits(self) -> list[NDArray[Any]]:
-        """What rows are, as NumPy arrays over their memory [entries, kv heads, rows, .]: k, v and the
+    def _bits(self) -> list[Any]:
+        """What rows are, as arrays of integers over their memory [entries, kv heads, rows, .]: k, v and the
         scales of rows. Made anew each time: a copied or pickled cache has other memory."""
         bits = [memory.bits(rows) for memory, rows in zip(self._memories, (self.k, self.v))]
         return bits + [q.scales for q in self._row_scales
                        if q is not None and q.of_rows and q.scales is not None]
 
     @property
-    def _entry_scales(self) -> list[NDArray[np.float32]]:
+    def _entry_scales(self) -> list[Any]:
         """One for all rows of an entry, [entries, kv heads, 1, 1]."""
         return [q.scales for q in self._row_scales
                 if q is not None and not q.of_rows and q.scales is not None]
@@ -141,31 +148,30 @@ class _Cache:
     def _keywords(self, sequences: Sequence[int]) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _read(self, rows: NDArray[Any], sequence: int, begin: int, end: int) -> NDArray[Any]:
+    def _read(self, rows: Any, sequence: int, begin: int, end: int) -> Any:
         raise NotImplementedError
 
-    def _write(self, rows: NDArray[Any], sequence: int, begin: int, values: NDArray[Any]) -> None:
+    def _write(self, rows: Any, sequence: int, begin: int, values: Any) -> None:
         raise NotImplementedError
 
     def append(self, sequence: int, k: Any, v: Any) -> None:
         """Adds rows to a sequence.
 
-        k and v are [kv heads, new, head_dim], NumPy arrays or PyTorch's CPU tensors of any float type;
-        they are rounded to the cache's, or quantised as regard.attention quantises them. Raises, before
-        anything is written, CacheFullError where they do not fit, ValueError for a shape, a tensor of
-        another device or, where rows are quantised, what is not finite, and TypeError for a tensor
-        that requires a gradient, except within torch.no_grad().
+        k and v are [kv heads, new, head_dim], NumPy arrays or PyTorch's tensors of any float type, of a
+        CPU or of the cache's device; they are rounded to the cache's, or quantised as regard.attention
+        quantises them. Raises, before anything is written, CacheFullError where they do not fit,
+        ValueError for a shape, a tensor of another device or, where a CPU quantises rows, what is not
+        finite, and TypeError for a tensor that requires a gradient, except within torch.no_grad().
         """
         self._check(sequence)
         given = {"k": k, "v": v}
         self._check_rows(given, 3)
-        k, v = (memory.rounded(name, x) if scaled is None else numbers_of(name, x)
+        # The call quantises and mixes what it appends, also without queries.
+        nobody = self._memories[0].nobody((1, self.k.shape[1], 0, self._head_dim))
+        k, v = (memory.rounded(name, x) if scaled is None else rounded_like(nobody, name, x)
                 for memory, scaled, (name, x) in zip(self._memories, self._row_scales, given.items()))
         new, begin = k.shape[1], self._lengths[sequence]
         if any(self._row_scales) or self._hadamard:
-            # The call quantises and mixes what it appends, also without queries.
-            is_f64 = str(self.k.dtype).endswith("float64")
-            nobody = np.zeros((1, self.k.shape[1], 0, self._head_dim), np.float64 if is_f64 else np.float32)
             if new:
                 self.attend(nobody, [sequence], k_new=k[None], v_new=v[None])
             return
@@ -174,13 +180,13 @@ class _Cache:
             self._write(bits, sequence, begin, memory.bits(rows))
         self._lengths[sequence] = begin + new
 
-    def _scales_of(self, scaled: RowScales, sequence: int, begin: int,
-                   end: int) -> NDArray[np.float32] | None:
+    def _scales_of(self, scaled: RowScales, sequence: int, begin: int, end: int) -> Any:
         """Those of rows of a sequence, [kv heads, rows, 1]; None where columns alone have scales."""
         if scaled.scales is None:
             return None
         shape = (*scaled.scales.shape[:2], self.k.shape[2], scaled.scales.shape[3])
-        return self._read(np.broadcast_to(scaled.scales, shape), sequence, begin, end)
+        whole = scaled.scales if scaled.of_rows else np.broadcast_to(scaled.scales, shape)
+        return self._read(whole, sequence, begin, end)
 
     def _check_given_scales(self, sequence: int, new: int) -> None:
         """ValueError where the caller has not set what the next rows of a sequence are divided by."""
@@ -199,8 +205,8 @@ class _Cache:
         for memory, scaled, bits in zip(self._memories, self._row_scales, self._bits):
             rows = memory.of_bits(self._read(bits, sequence, 0, end))
             if scaled is not None:
-                rows = scaled.numbers(numbers_of(scaled.name, rows),
-                                      self._scales_of(scaled, sequence, 0, end))
+                scales = self._scales_of(scaled, sequence, 0, end)
+                rows = scaled.numbers(numbers_of(scaled.name, on_host(rows)), on_host(scales))
             made.append(rows)
         return made[0], made[1]
 
@@ -226,10 +232,10 @@ class _Cache:
 
         k_new and v_new [batch, kv heads, new, head_dim] are appended first, in the same call; no
         sequence may then be named twice. Each may be a NumPy array or a CPU tensor of PyTorch's; what
-        is returned is of q's kind. The options are those of regard.attention; a diagonal that is
-        not named is 'bottom_right': the last query is at the last row. Returns what regard.attention
-        does. A call that raises leaves the cache as it was. Keywords that say where keys lie (layout,
-        seqlens_kv and the like) are the cache's.
+        is returned is of q's kind. With a device q is a tensor there, and nothing waits. The options are
+        those of regard.attention; a diagonal that is not named is 'bottom_right': the last query is at
+        the last row. Returns what regard.attention does. A call that raises leaves the cache as it was.
+        Keywords that say where keys lie (layout, seqlens_kv and the like) are the cache's.
 
         shared_prefix=True, of a PagedKVCache, reads the pages once that all sequences begin with, as
         forks of one do (shared_prefix_kv of regard.attention, which says what it refuses). Results are
@@ -243,6 +249,8 @@ class _Cache:
                              f"batch, {np.shape(q)[0]}")
         for name in _OF_THE_CACHE.intersection(options):
             raise TypeError(f"{name} ({options[name]!r}) is what the cache states; leave it out")
+        if shared_prefix and isinstance(self._memories[0], DeviceMemory):
+            raise ValueError("shared_prefix (True) must be False on a CUDA device: a CPU merges its states")
         options.setdefault("diagonal", "bottom_right")
         lengths = np.array([self._lengths[s] for s in sequences], np.int32)
         if (k_new is None) != (v_new is None):
@@ -253,7 +261,7 @@ class _Cache:
             rows = int(lengths.min(initial=2**31 - 1)) - max(behind, 0)
             options["shared_prefix_kv"] = self._shared_keys(sequences, rows)
         if k_new is None:
-            return attention(q, self.k, self.v, seqlens_kv=lengths, **self._keywords(sequences),
+            return self._memories[0].attend(q, self.k, self.v, seqlens_kv=lengths, **self._keywords(sequences),
                              **self._scale_keywords(), **options)
         if len(set(sequences)) != len(sequences):
             raise ValueError(f"sequences ({sequences!r}) must be different where rows are appended")
@@ -267,8 +275,8 @@ class _Cache:
             for sequence in sequences:
                 self._reserve(sequence, k.shape[2])
                 self._check_given_scales(sequence, k.shape[2])
-            made = attention(q, self.k, self.v, seqlens_kv=lengths, k_new=k, v_new=v,
-                             **self._keywords(sequences), **self._scale_keywords(), **options)
+            made = self._memories[0].attend(q, self.k, self.v, seqlens_kv=lengths, k_new=k, v_new=v,
+                                **self._keywords(sequences), **self._scale_keywords(), **options)
         except BaseException:
             for sequence, place in zip(sequences, before):
                 self._restore(sequence, place)
@@ -311,9 +319,11 @@ class PagedKVCache(_Cache):
     in scales_k and scales_v [num_pages, kv heads, page_size, 2 * groups]; they need scales="token" and an
     even head_dim, and k and v hold two elements in a byte. hadamard=True keeps keys times the
     Walsh-Hadamard matrix, which spreads outliers of a few columns over all: head_dim is then a power of
-    two. Not for use by several threads at once.
+    two. device="cuda" (or "cuda:1"), of a build with CUDA and with a torch.dtype, keeps rows and their scales
+    on that device, as tensors; which rows are whose stays on the host. Scales are then those of rows, and
+    shared_prefix is refused. Not for use by several threads at once.
 
-    Raises ValueError for a size or dtype, ImportError where ml_dtypes is missing, CacheFullError where
+    Raises ValueError for a size, dtype or device, ImportError where ml_dtypes is missing, CacheFullError where
     pages are too few, KeyError for a sequence that is not there; the cache is then as it was.
 
     More: `python -m regard docs python`.
@@ -321,11 +331,11 @@ class PagedKVCache(_Cache):
 
     def __init__(self, *, num_pages: int, page_size: int, num_kv_heads: int, head_dim: int,
                  dtype: Any = "bf16", k_dtype: Any = None, v_dtype: Any = None,
-                 scales: str | None = "token", hadamard: bool = False) -> None:
+                 scales: str | None = "token", hadamard: bool = False, device: Any = None) -> None:
         _positive(num_pages=num_pages, page_size=page_size, num_kv_heads=num_kv_heads,
                   head_dim=head_dim)
         shape = (num_pages, num_kv_heads, page_size, head_dim)
-        super().__init__(shape, _dtypes(dtype, k_dtype, v_dtype), scales, hadamard)
+        super().__init__(shape, _dtypes(dtype, k_dtype, v_dtype), scales, hadamard, device)
         self._pages: dict[int, list[int]] = {}
         self._users = [0] * num_pages
         self._free = list(range(num_pages - 1, -1, -1))
@@ -444,18 +454,19 @@ class PagedKVCache(_Cache):
             row[:len(own)] = own
         return {"page_table": table}
 
-    def _places(self, sequence: int, begin: int, end: int) -> tuple[Any, slice, Any]:
+    def _places(self, rows: Any, sequence: int, begin: int, end: int) -> tuple[Any, slice, Any]:
         """The index of rows [begin, end) in k and v."""
         every, size = np.arange(begin, end), self.k.shape[2]
-        pages = np.array(self._pages[sequence], np.int64)[every // size]
-        return pages, slice(None), every % size
+        pages, places = places_in(rows, np.array(self._pages[sequence], np.int64)[every // size],
+                                  every % size)
+        return pages, slice(None), places
 
-    def _read(self, rows: NDArray[Any], sequence: int, begin: int, end: int) -> NDArray[Any]:
-        return np.ascontiguousarray(rows[self._places(sequence, begin, end)].transpose(1, 0, 2))
+    def _read(self, rows: Any, sequence: int, begin: int, end: int) -> Any:
+        return copy_of(rows[self._places(rows, sequence, begin, end)].swapaxes(0, 1))
 
-    def _write(self, rows: NDArray[Any], sequence: int, begin: int, values: NDArray[Any]) -> None:
-        places = self._places(sequence, begin, begin + values.shape[1])
-        rows[places] = values.transpose(1, 0, 2)
+    def _write(self, rows: Any, sequence: int, begin: int, values: Any) -> None:
+        places = self._places(rows, sequence, begin, begin + values.shape[1])
+        rows[places] = values.swapaxes(0, 1)
 
 
 class KVCache(_Cache):
@@ -471,8 +482,8 @@ class KVCache(_Cache):
         >>> cache.length(s)
         1
 
-    k and v are [batch_size, kv heads, capacity, head_dim]; types and scales as of PagedKVCache, "page"
-    being one for each of the batch_size entries. Not for use by several threads at once. Raises what
+    k and v are [batch_size, kv heads, capacity, head_dim]; types, scales and device as of PagedKVCache,
+    "page" being one for each of the batch_size entries. Not for use by several threads at once. Raises what
     PagedKVCache raises, CacheFullError where entries or rows are too few.
 
     More: `python -m regard docs python`.
@@ -480,11 +491,11 @@ class KVCache(_Cache):
 
     def __init__(self, *, batch_size: int, capacity: int, num_kv_heads: int, head_dim: int,
                  dtype: Any = "bf16", k_dtype: Any = None, v_dtype: Any = None,
-                 scales: str | None = "token", hadamard: bool = False) -> None:
+                 scales: str | None = "token", hadamard: bool = False, device: Any = None) -> None:
         _positive(batch_size=batch_size, capacity=capacity, num_kv_heads=num_kv_heads,
                   head_dim=head_dim)
         super().__init__((batch_size, num_kv_heads, capacity, head_dim),
-                         _dtypes(dtype, k_dtype, v_dtype), scales, hadamard)
+                         _dtypes(dtype, k_dtype, v_dtype), scales, hadamard, device)
         self._entries: dict[int, int] = {}
         self._free = list(range(batch_size - 1, -1, -1))
 
@@ -527,8 +538,8 @@ class KVCache(_Cache):
     def _keywords(self, sequences: Sequence[int]) -> dict[str, Any]:
         return {"cache_batch_idx": np.array([self._entries[s] for s in sequences], np.int32)}
 
-    def _read(self, rows: NDArray[Any], sequence: int, begin: int, end: int) -> NDArray[Any]:
-        return rows[self._entries[sequence], :, begin:end].copy()
+    def _read(self, rows: Any, sequence: int, begin: int, end: int) -> Any:
+        return copy_of(rows[self._entries[sequence], :, begin:end])
 
-    def _write(self, rows: NDArray[Any], sequence: int, begin: int, values: NDArray[Any]) -> None:
+    def _write(self, rows: Any, sequence: int, begin: int, values: Any) -> None:
         rows[self._entries[sequence], :, begin:begin + values.shape[1]] = values

@@ -1,7 +1,7 @@
 """The memory of a cache: NumPy arrays, or PyTorch's tensors. Rows may be given as either.
 
-Rows move within a cache as bits, NumPy arrays over the same memory: NumPy has no 16-bit type of
-PyTorch's bfloat16 without ml_dtypes.
+Rows move within a cache as bits, arrays of integers over the same memory: NumPy's on a host, which has no
+type of PyTorch's bfloat16 without ml_dtypes, PyTorch's on a CUDA device.
 """
 
 import contextlib
@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ._core import attention, built_with_cuda
 
 _NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16",
           "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "i8": "int8", "u4": "uint8",
@@ -53,16 +55,36 @@ def _is_tensor(x: Any) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def _detached(name: str, tensor: Any) -> Any:
-    if tensor.device.type != "cpu":
-        raise ValueError(f"{name} is on {tensor.device}; expected memory of a CPU")
+def _detached(name: str, tensor: Any, device: Any = None) -> Any:
+    """device: where a tensor may lie besides a CPU."""
+    if tensor.device.type != "cpu" and tensor.device != device:
+        raise ValueError(f"{name} is on {tensor.device}; expected memory of a CPU"
+                         f"{'' if device is None else f' or of {device}'}")
     if tensor.requires_grad and _torch().is_grad_enabled():
         raise TypeError(f"{name} requires a gradient, which a cache does not record; pass "
                         f"{name}.detach(), or call within torch.no_grad()")
     return tensor.detach()
 
 
-class NumpyMemory:
+class _HostMemory:
+    """What memory of a CPU of both kinds has beside its rows."""
+
+    dtype: Any
+
+    def full(self, shape: tuple[int, ...], number: float) -> Any:
+        """Scales of rows."""
+        return np.full(shape, number, np.float32)
+
+    def nobody(self, shape: tuple[int, ...]) -> Any:
+        """Queries, of which `shape` has none, for a call that appends."""
+        return np.zeros(shape, np.float64 if str(self.dtype).endswith("float64") else np.float32)
+
+    def attend(self, *tensors: Any, **keywords: Any) -> Any:
+        """regard.attention on this memory."""
+        return attention(*tensors, **keywords)
+
+
+class NumpyMemory(_HostMemory):
     """NumPy arrays of a type that is named as in a case: f64, f32, f16, bf16, f8e4m3, f8e5m2, i8 or u4
     ("int4"), whose codes of 4 bits stand two in a byte."""
 
@@ -98,7 +120,7 @@ class NumpyMemory:
         return bits
 
 
-class TorchMemory:
+class TorchMemory(_HostMemory):
     """CPU tensors of a dtype of PyTorch's; torch.uint8 holds u4, whose codes of 4 bits stand two in a
     byte."""
 
@@ -123,14 +145,70 @@ class TorchMemory:
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
         return _torch().tensor(array, device="cpu").to(self.dtype)
 
-    def bits(self, rows: Any) -> NDArray[Any]:
+    def bits(self, rows: Any) -> Any:
         """A NumPy array over the memory of the rows."""
-        made: NDArray[Any] = rows.view(self._bits).numpy()
-        return made
+        return rows.view(self._bits).numpy()
 
-    def of_bits(self, bits: NDArray[Any]) -> Any:
+    def of_bits(self, bits: Any) -> Any:
         """Rows whose memory that is."""
         return _torch().from_numpy(bits).view(self.dtype)
+
+
+class DeviceMemory(TorchMemory):
+    """The same of a CUDA device, on which nothing here waits but what copies rows to the host."""
+
+    def __init__(self, dtype: Any, device: Any) -> None:
+        super().__init__(dtype)
+        self.device = device
+
+    def zeros(self, shape: tuple[int, ...]) -> Any:
+        return _torch().zeros(shape, dtype=self._bits, device=self.device).view(self.dtype)
+
+    def full(self, shape: tuple[int, ...], number: float) -> Any:
+        return _torch().full(shape, number, dtype=_torch().float32, device=self.device)
+
+    def nobody(self, shape: tuple[int, ...]) -> Any:
+        torch = _torch()
+        dtype = torch.float64 if self.dtype == torch.float64 else torch.float32
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def attend(self, q: Any, k: Any, v: Any, **keywords: Any) -> Any:
+        if not _is_tensor(q) or q.device != k.device:
+            where = q.device if _is_tensor(q) else type(q).__name__
+            raise ValueError(f"q ({where}) must be a tensor of the cache's device, {k.device}")
+        by_torch = importlib.import_module("regard.torch._device")
+        return by_torch.attention(_detached("q", q, k.device), k, v, **keywords)
+
+    def rounded(self, name: str, given: Any) -> Any:
+        if _is_tensor(given):
+            given = _detached(name, given, self.device)
+        else:
+            given = super().rounded(name, given)
+        return given.to(self.device, self.dtype, non_blocking=True)
+
+    def bits(self, rows: Any) -> Any:
+        """A tensor of integers over the memory of the rows."""
+        return rows.view(self._bits)
+
+    def of_bits(self, bits: Any) -> Any:
+        return bits.view(self.dtype)
+
+
+def on_host(rows: Any) -> NDArray[Any]:
+    """Numbers of a device, for which the host waits, or of a host as they are."""
+    return NumpyMemory("f32").rounded("rows", rows.cpu()) if _is_tensor(rows) else rows
+
+
+def places_in(rows: Any, *numbers: NDArray[np.int64]) -> tuple[Any, ...]:
+    """Numbers as indices of bits."""
+    return tuple(_torch().from_numpy(x) for x in numbers) if _is_tensor(rows) else numbers
+
+
+def copy_of(rows: Any) -> Any:
+    """A copy of bits, without gaps."""
+    if _is_tensor(rows):
+        return rows.clone(memory_format=_torch().contiguous_format)
+    return rows.copy(order="C")
 
 
 def numbers_of(name: str, given: Any) -> NDArray[Any]:
@@ -139,14 +217,33 @@ def numbers_of(name: str, given: Any) -> NDArray[Any]:
 
 
 def rounded_like(q: Any, name: str, given: Any) -> Any:
-    """Rows of any kind and float type as the kind and type of q."""
+    """Rows of any kind and float type as the kind and type of q, and where it lies."""
     if _is_tensor(q):
-        return TorchMemory(q.dtype).rounded(name, given)
+        return memory_of(q.dtype, None if q.device.type == "cpu" else q.device).rounded(name, given)
     return numbers_of(name, given).astype(np.asarray(q).dtype, copy=False)
 
 
-def memory_of(dtype: Any) -> NumpyMemory | TorchMemory:
-    """PyTorch's for a torch.dtype, NumPy's for a name; raises for any other."""
+def _device_of(device: Any) -> Any:
+    """The device of PyTorch's that it names, one of CUDA; raises for any other."""
+    torch = _torch()
+    try:
+        named = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device ({device!r}) must be a device of PyTorch's, or None") from error
+    if named.type != "cuda":
+        raise ValueError(f"device ({device!r}) must be a CUDA device, or None for memory of a CPU")
+    if not built_with_cuda():
+        raise ValueError(f"device ({device!r}) must be None: this build of regard has no CUDA support")
+    return named if named.index is not None else torch.device("cuda", torch.cuda.current_device())
+
+
+def memory_of(dtype: Any, device: Any = None) -> NumpyMemory | TorchMemory:
+    """PyTorch's for a torch.dtype, on the device if one is named, NumPy's for a name; raises for any
+    other."""
     torch = _torch()
     is_torch = torch is not None and isinstance(dtype, torch.dtype)
-    return TorchMemory(dtype) if is_torch else NumpyMemory(dtype)
+    if device is None:
+        return TorchMemory(dtype) if is_torch else NumpyMemory(dtype)
+    if not is_torch:
+        raise ValueError(f"dtype ({dtype!r}) must be one of PyTorch's where device ({device!r}) is given")
+    return DeviceMemory(dtype, _device_of(device))

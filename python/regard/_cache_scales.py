@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ._cache_memory import DeviceMemory
+
 SCALES = ("token", "page", "channel")
 _QUANTISED = ("int8", "float8_e4m3fn", "float8_e5m2", "uint8")  # uint8: two codes of 4 bits
 _GROUP = 32  # elements of u4 that share a scale and a minimum
@@ -29,25 +31,29 @@ class RowScales:
     minimum for each group. Those of pages [pages, kv heads, 1, 1] and of columns
     [kv heads, head_dim] are NaN until the caller sets them."""
 
-    def __init__(self, name: str, kind: str, shape: tuple[int, ...], of_groups: bool = False) -> None:
+    def __init__(self, name: str, kind: str, shape: tuple[int, ...], memory: Any) -> None:
+        of_groups = memory.per_element == 2
         self.name, self._of_groups = name, of_groups
         entries, heads, rows, dim = shape
         by_channel = kind == "channel" and name == "k"
         if of_groups and (kind == "page" or by_channel):
             raise ValueError(f"scales ({kind!r}) must be 'token' where {name} is u4: each row has its own")
         self.of_rows = kind in ("token", "channel") and not by_channel
-        self.scales: NDArray[np.float32] | None = None
+        if isinstance(memory, DeviceMemory) and not self.of_rows:
+            raise ValueError(f"scales ({kind!r}) must be 'token' on {memory.device}: the host checks those "
+                             "that a caller sets, and would wait")
+        self.scales: Any = None
         self.channels: NDArray[np.float32] | None = None
         if by_channel:
             self.channels = np.full((heads, dim), np.nan, np.float32)
         elif of_groups:
-            self.scales = np.ones((entries, heads, rows, 2 * -(-dim // _GROUP)), np.float32)
+            self.scales = memory.full((entries, heads, rows, 2 * -(-dim // _GROUP)), 1.0)
         elif self.of_rows:
-            self.scales = np.ones((entries, heads, rows, 1), np.float32)
+            self.scales = memory.full((entries, heads, rows, 1), 1.0)
         else:
-            self.scales = np.full((entries, heads, 1, 1), np.nan, np.float32)
+            self.scales = memory.full((entries, heads, 1, 1), np.nan)
 
-    def keywords(self) -> dict[str, NDArray[np.float32]]:
+    def keywords(self) -> dict[str, Any]:
         """Of attention."""
         made = {}
         if self.scales is not None:

@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from . import _core
 from ._cache_memory import TorchMemory
+from .torch import _device
 from .torch._scopes import ArgumentError, drop_in_errors
 
 _FIRST_ROWS = 256  # of contiguous rows that grow
@@ -53,8 +54,8 @@ class Rows:
             else:
                 made = [torch.empty((*shape, dim), dtype=self.dtype, device=self.device)
                         for dim in self.dims]
-            return made + [torch.empty(shape, dtype=torch.float32) for _ in self.dims
-                           if self.has_scales]
+            return made + [torch.empty(shape, dtype=torch.float32, device=self.device)
+                           for _ in self.dims if self.has_scales]
 
     def append(self, key: Tensor, value: Tensor) -> None:
         """Adds rows, which are written later."""
@@ -103,11 +104,16 @@ class Rows:
             dtype = q.dtype if self.has_scales else self.dtype
             keywords["k_new"], keywords["v_new"] = (x if x.dtype == dtype else x.to(dtype)
                                                     for x in pending)
-        self._lengths.fill(begin)
-        keywords["seqlens_kv"] = self._lengths
         try:
-            with drop_in_errors:
-                out = _core.attention(q, memories[0], memories[1], **keywords)
+            if _device.takes(q):
+                keywords["seqlens_kv"] = torch.full((self.batch,), begin, dtype=torch.int32,
+                                                    device=self.device)
+                out = _device.attention(q, memories[0], memories[1], **keywords)
+            else:
+                self._lengths.fill(begin)
+                with drop_in_errors:
+                    out = _core.attention(q, memories[0], memories[1], seqlens_kv=self._lengths,
+                                          **keywords)
         except BaseException:
             self._take_back(begin)
             raise
@@ -208,6 +214,7 @@ class PagedRows(Rows):
         self._users = np.zeros(0, np.int64)
         self._has_shared = False
         self._free: list[int] = []
+        self._sent: tuple[NDArray[np.int32], Tensor] | None = None  # the table that the device has
 
     @property
     def page_table(self) -> NDArray[np.int32]:
@@ -275,7 +282,12 @@ class PagedRows(Rows):
         self._free = np.flatnonzero(self._users == 0)[::-1].tolist()
 
     def _memories_of(self, end: int, fits: bool) -> tuple[list[Tensor], dict[str, Any]]:
-        return self.memories, {"page_table": self._table[:, :self._needed(end)]}
+        table = self._table[:, :self._needed(end)]
+        if not _device.takes(self.memories[0]):
+            return self.memories, {"page_table": table}
+        if self._sent is None or not np.array_equal(self._sent[0], table):
+            self._sent = table.copy(), _device.placed("page_table", table, self.memories[0])
+        return self.memories, {"page_table": self._sent[1]}
 
     def _gather(self, memory: Tensor, end: int) -> Tensor:
         pages = memory[torch.from_numpy(self._table[:, :self._needed(end)].astype(np.int64))]
@@ -298,9 +310,10 @@ def rows_of(dtype: torch.dtype, states: tuple[Tensor, Tensor], limit: int | None
     key = states[0]
     if dtype.itemsize > max(x.dtype.itemsize for x in states):
         raise ArgumentError(f"dtype ({dtype}) must be no wider than that of the model's keys, {key.dtype}")
-    if key.device.type != "cpu" and (page_size is not None or dtype.itemsize == 1):
-        raise ArgumentError(f"device of key_states ({key.device}) must be cpu: pages and 8-bit rows are "
-                            "kept in a CPU's memory alone")
+    needs_regard = page_size is not None or dtype.itemsize == 1
+    if needs_regard and not (key.device.type == "cpu" or _device.takes(key)):
+        raise ArgumentError(f"device of key_states ({key.device}) must be cpu or, in a build with CUDA, cuda: "
+                            "regard's attention alone reads pages and 8-bit rows")
     if page_size is None:
         return ContiguousRows(dtype, states, limit)
     return PagedRows(dtype, states, limit, page_size)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ._cached_rows import Rows
-from .torch._call import NUMBERS, _layout_of, kind_of
+from .torch._call import NUMBERS, _layout_of, are_numbers_on_device, kind_of
 from .torch._function_call import Call, function_keywords
 from .torch._options import TENSORS, Options, native_keywords
 from .torch._scopes import ArgumentError, call_policy, current_backends
@@ -65,7 +65,7 @@ def handles(rows: Rows) -> tuple[RowHandle, RowHandle]:
 
 def _handle(rows: Rows, which: int) -> RowHandle:
     shape = (rows.batch, rows.heads, rows.length, rows.dims[which])
-    made = _make(RowHandle, shape, dtype=rows.dtypes[which])
+    made = _make(RowHandle, shape, dtype=rows.dtypes[which], device=rows.device)
     made.rows, made.which, made.version = rows, which, rows.version
     return made
 
@@ -85,7 +85,8 @@ def attend(q: Tensor, key: Tensor, value: Tensor, options: Options, backends: st
         return None
     if key.rows is not value.rows or (key.which, value.which) != (0, 1) or options.dropout_p:
         return None
-    if kind_of(q, *[x for x in options[:TENSORS] if x is not None]) is not NUMBERS:
+    tensors = [q, *[x for x in options[:TENSORS] if x is not None]]
+    if not (are_numbers_on_device(*tensors) and call is None) and kind_of(*tensors) is not NUMBERS:
         return None
     key.check()
     keywords = native_keywords(options) if call is None else function_keywords(call)

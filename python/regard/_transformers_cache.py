@@ -13,6 +13,7 @@ from transformers import cache_utils
 from ._cache import CacheFullError
 from ._cached_rows import ContiguousRows, Rows, rows_of
 from ._row_handles import handles
+from .torch import _device
 from .torch._scopes import ArgumentError
 
 _TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "int8": torch.int8,
@@ -58,7 +59,7 @@ class _Layer(cache_utils.CacheLayerMixin):
             return self._update_numbers(key_states, value_states)
         rows = self._rows_for(key_states, value_states)
         records = (key_states.requires_grad or value_states.requires_grad) and torch.is_grad_enabled()
-        if not records and key_states.is_cpu:
+        if not records and (key_states.is_cpu or _device.takes(key_states)):
             rows.append(key_states, value_states)
             return handles(rows)
         if isinstance(rows, ContiguousRows) and not rows.has_scales:
@@ -161,7 +162,8 @@ class Cache(cache_utils.Cache):
     max_batch_size: of sequences, beams counted. max_cache_len: rows that are never exceeded, and that
     are allocated at once where there are no pages; None: the memory doubles as it grows.
 
-    Rows in pages or of 8 bits need a CPU and torch.no_grad(). Another attention than regard's gets them
+    Rows in pages or of 8 bits need torch.no_grad(), and a CPU or, in a build with CUDA, a CUDA device, of
+    which nothing waits but a reordering of beams, whose indices the host reads. Another attention than regard's gets them
     as an ordinary tensor, a copy of the numbers that they stand for.
 
     Raises regard.CacheFullError before a row is written where the batch or the rows are too many,

@@ -15,6 +15,7 @@
 #include "dlpack.h"
 #include "errors.h"
 #include "gil.h"
+#include "inputs.h"
 #include "openmp_team.h"
 #include "process_context.h"
 #include "python_selection.h"
@@ -22,8 +23,9 @@
 #include "regard/tensors.h"
 #include "signals.h"
 
-// Calls on tensors where they lie: those of a CUDA device, and packed sequences. The package hands
-// over every tensor, results included, so nothing here allocates, converts or waits.
+// Calls on tensors where they lie: those of a CUDA device, caches among them, and packed sequences.
+// The package hands over every tensor, results included, so nothing here allocates, converts or
+// waits.
 
 namespace regard::python {
 namespace {
@@ -42,6 +44,12 @@ void take_tensors(const nb::dict& tensors, AttentionGradRequest* request,
     ++known;
   }
   if (known != tensors.size()) raise_type("tensors has a name that no tensor of a call has");
+}
+
+/// k or v of 4 bits, where `word` states that.
+void take_codes(PyObject* word, const char* name, TensorView* view) {
+  if (!is_u4(word, (std::string(name) + "_dtype").c_str())) return;
+  *view = as_u4(*view, name, to_string(view->dtype));
 }
 
 void take_options(const nb::dict& given, AttentionGradRequest* request) {
@@ -68,6 +76,14 @@ void take_options(const nb::dict& given, AttentionGradRequest* request) {
       request->max_seqlen_kv = nb::cast<std::int64_t>(value);
     } else if (name == "d_lse") {
       options.d_lse = nb::cast<bool>(value);
+    } else if (name == "rotary_interleaved") {
+      options.rotary_interleaved = nb::cast<bool>(value);
+    } else if (name == "hadamard") {
+      options.hadamard = nb::cast<bool>(value);
+    } else if (name == "k_dtype") {
+      take_codes(value.ptr(), "k", &request->k);
+    } else if (name == "v_dtype") {
+      take_codes(value.ptr(), "v", &request->v);
     } else if (name == "seed") {
       request->rng_seed = request->saved.rng_seed = nb::cast<std::uint64_t>(value);
     } else {

@@ -203,20 +203,6 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   }
 }
 
-namespace {
-
-/// Whether an array of bytes holds codes of 4 bits; its own type says everything else.
-bool is_u4(PyObject* word, const char* name) {
-  if (word == nullptr) return false;
-  constexpr const char* kAccepted =
-      "'u4' (or 'int4'), or left out: other types are the array's own";
-  const std::string_view text = read_text(word, name, kAccepted);
-  if (text == "u4" || text == "int4") return true;
-  raise_value(std::string(name) + " (" + repr(word) + ") must be " + kAccepted);
-}
-
-}  // namespace
-
 /// k and v, and the rows that are appended to them. In pages they are in the order of the layout,
 /// whether q is packed or not.
 void Call::read_keys(const Arguments& arguments) {

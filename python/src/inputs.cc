@@ -124,6 +124,26 @@ void put_in_order(TensorView& view, RowOrder order) noexcept {
 
 }  // namespace
 
+bool is_u4(PyObject* word, const char* name) {
+  if (word == nullptr) return false;
+  constexpr const char* kAccepted =
+      "'u4' (or 'int4'), or left out: other types are the array's own";
+  const std::string_view text = read_text(word, name, kAccepted);
+  if (text == "u4" || text == "int4") return true;
+  raise_value(std::string(name) + " (" + repr(word) + ") must be " + kAccepted);
+}
+
+TensorView as_u4(TensorView view, const std::string& name, const std::string& given) {
+  if (view.dtype != Dtype::kU8) {
+    raise_type("dtype of " + name + " (" + given + ") must be uint8 with " + name +
+               "_dtype='u4': two codes in a byte");
+  }
+  view.dtype = Dtype::kU4;
+  view.shape[3] *= 2;
+  for (int i = 0; i < 3; ++i) view.strides[i] *= 2;
+  return view;
+}
+
 std::int64_t rows_of_keys(const AttentionRequest& request) noexcept {
   const TensorView& table = request.page_table;
   const std::int64_t pages = table.present() && table.rank == 2 ? table.shape[1] : 1;
@@ -166,16 +186,10 @@ TensorView Inputs::tensor(PyObject* object, const char* name, RowOrder order) {
 }
 
 TensorView Inputs::packed_codes(PyObject* object, const char* name, RowOrder order) {
-  Array array = array_from(object, name);
-  if (array.dtype != Dtype::kU8) {
-    raise_type("dtype of " + std::string(name) + " (" + describe_array(array) +
-               ") must be uint8 with " + name + "_dtype='u4': two codes in a byte");
-  }
-  TensorView view = rows_of(std::move(array), name, order);
-  view.dtype = Dtype::kU4;
-  view.shape[3] *= 2;
-  for (int i = 0; i < 3; ++i) view.strides[i] *= 2;
-  return view;
+  const Array array = array_from(object, name);
+  const std::string given = describe_array(array);
+  if (array.dtype != Dtype::kU8) return as_u4({.dtype = array.dtype}, name, given);  // raises
+  return as_u4(rows_of(array, name, order), name, given);
 }
 
 TensorView Inputs::rows_of(Array array, const char* name, RowOrder order) {

@@ -26,6 +26,14 @@ enum class RowOrder : std::uint8_t {
 /// The rows of k that a sequence has at most: of all its pages, or all packed ones.
 std::int64_t rows_of_keys(const AttentionRequest& request) noexcept;
 
+/// Whether an array of bytes holds codes of 4 bits, as its argument `name` ('u4', 'int4' or none)
+/// states; its own type states everything else.
+bool is_u4(PyObject* word, const char* name);
+
+/// The memory of a view of u8 as rows of u4, two codes in a byte. `given` is the array in words;
+/// raises where the view has another type.
+TensorView as_u4(TensorView view, const std::string& name, const std::string& given);
+
 /// Makes views of a call's arrays: without a copy where the core takes their strides, of a copy
 /// where it does not. Copies are counted, and noted in words.
 class Inputs {

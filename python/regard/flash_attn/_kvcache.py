@@ -22,7 +22,7 @@ def _seqlens(cache_seqlens: Any, q: Tensor, rows: int) -> Tensor:
     if not isinstance(given, (int, torch.SymInt)) or isinstance(given, bool):
         raise TypeError(f"cache_seqlens ({given!r}) must be an integer, a torch.Tensor or None")
     length: Any = given  # a SymInt in a graph
-    return torch.full((q.shape[0],), length, dtype=torch.int32)
+    return torch.full((q.shape[0],), length, dtype=torch.int32, device=q.device)
 
 
 def flash_attn_with_kvcache(
@@ -34,8 +34,8 @@ def flash_attn_with_kvcache(
         window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0, rotary_interleaved: bool = True,
         alibi_slopes: Tensor | None = None, num_splits: int = 0,
         return_softmax_lse: bool = False) -> Any:
-    """flash_attn.flash_attn_with_kvcache on tensors of the CPU: out, or (out, softmax_lse) with
-    return_softmax_lse.
+    """flash_attn.flash_attn_with_kvcache on tensors of the CPU or, in a build with CUDA, of a CUDA device:
+    out, or (out, softmax_lse) with return_softmax_lse.
 
     q is [batch, seqlen_q, heads, head_dim]; k_cache and v_cache are [batch_cache, seqlen_cache,
     heads_k, head_dim], or with a block_table, int32 [batch, blocks], pages [num_blocks, page_size,

@@ -88,10 +88,16 @@ def are_plain(*tensors: Any) -> bool:
     return True
 
 
+def _needs_more() -> bool:
+    """Whether the scope of a call needs more than numbers or gradients, whatever its tensors are."""
+    return (is_traced() or is_exporting() or _autocasts() or _needs_formula() or
+            current_ranks() is not None)
+
+
 def kind_of(*tensors: Any) -> str:
     """The kind of a call with these tensors: NUMBERS, GRADIENTS (recorded by autograd), or MORE (a
     graph, a transform, a cast, an export, ranks, or tensors that are not plain CPU tensors)."""
-    if is_traced() or is_exporting() or _autocasts() or _needs_formula() or current_ranks() is not None:
+    if _needs_more():
         return MORE
     kind = NUMBERS
     for tensor in tensors:
@@ -102,6 +108,13 @@ def kind_of(*tensors: Any) -> str:
         if tensor.requires_grad:
             kind = GRADIENTS
     return NUMBERS if kind is NUMBERS or not torch.is_grad_enabled() else GRADIENTS
+
+
+def are_numbers_on_device(*tensors: Tensor) -> bool:
+    """Whether a call with these plain tensors of a CUDA device needs numbers alone."""
+    if _needs_more() or not are_plain(*tensors) or are_negated(tensors):
+        return False
+    return all([_device.takes(tensor) for tensor in tensors]) and not _needs_grad(list(tensors))
 
 
 def recorded(q: Tensor, k: Tensor, v: Tensor, options: Options) -> Tensor:

@@ -1,25 +1,36 @@
 """Calls on tensors where they lie: those of a CUDA device, and packed sequences of any device.
 
 Results are torch's memory, and the work is launched on torch's current stream. A seed that lies on
-the device is waited for, and so are cu_seqlens there without max_seqlen. Not run on a device.
+the device is waited for, and so are cu_seqlens there without max_seqlen. Arrays of the host go to the
+device in the stream's order. Not run on a device.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .. import _core
 from .._selection import Selection
 from ._options import Options, is_packed, native_keywords, seed_of
-from ._scopes import call_policy, drop_in_errors
+from ._scopes import ArgumentError, call_policy, drop_in_errors
 
 _FLOATS = ("sinks", "alibi_slopes")
-_LENGTHS = ("seqlens_q", "seqlens_kv")
+_INTEGERS = ("seqlens_q", "seqlens_kv", "cache_leftpad", "page_table", "cache_batch_idx", "positions")
+_SCORES = ("attn_mask", "attn_bias")
 _STARTS = ("cu_seqlens_q", "cu_seqlens_kv")
 _ROWS = ("lse", "saved.stats", "d_lse")  # [Hq,total] in the library where sequences are packed
+
+
+# Keywords of torch.library.custom_op for every operator: a CUDA graph would repeat the policy and the seed
+# of the call that it captured. PyTorch without the tag makes no such graph of the operators of which a
+# result is the CPU's.
+OPERATOR: dict[str, Any] = {"device_types": ("cpu", "cuda")}
+if hasattr(torch.Tag, "cudagraph_unsafe"):
+    OPERATOR["tags"] = (torch.Tag.cudagraph_unsafe,)
 
 
 class Saved(NamedTuple):
@@ -43,6 +54,13 @@ setattr(is_built, "_dynamo_marked_constant", True)  # torch.compile cannot trace
 def takes(q: Tensor) -> bool:
     """Whether calls on q run on a CUDA device."""
     return q.is_cuda and is_built()
+
+
+def require_built(q: Tensor) -> None:
+    """Raises where q lies on a CUDA device that this build cannot use."""
+    if q.is_cuda and not is_built():
+        raise ArgumentError(f"device of q ({q.device}) must be cpu: this build of regard has no CUDA "
+                            "support")
 
 
 def runs_in_place(q: Tensor, options: Options) -> bool:
@@ -84,29 +102,41 @@ def _broadcast(tensor: Tensor) -> Tensor:
     return tensor.reshape((1,) * (4 - tensor.dim()) + tuple(tensor.shape))
 
 
-def _prepared(tensors: dict[str, Tensor], options: Options,
-              seed: int | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a call, those of its options among them, and its other options."""
-    values = native_keywords(options._replace(rng=None))
-    tensors = dict(tensors)
+def _int32(tensor: Tensor) -> Tensor:
+    """Numbers that int32 does not hold become its own first and last, which no length or page is."""
+    limits = torch.iinfo(torch.int32)
+    return tensor if tensor.dtype == torch.int32 else tensor.clamp(limits.min, limits.max).int()
+
+
+def _split(tensors: dict[str, Tensor],
+           keywords: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a call, those of its keywords among them, and its other keywords."""
+    values, tensors = dict(keywords), dict(tensors)
     for name in [name for name, value in values.items() if isinstance(value, Tensor)]:
         tensor = values.pop(name)
         if name in _FLOATS:
             tensor = tensor.float()
-        elif name in _LENGTHS:
-            tensor = tensor.to(torch.int32)
+        elif name in _INTEGERS:
+            tensor = _int32(tensor)
         elif name in _STARTS:
             most = name.replace("cu_seqlens", "max_seqlen")
-            values[most] = values[most] or longest(tensor)
+            values[most] = values.get(most) or longest(tensor)
             tensor = tensor.contiguous()
-        else:
+        elif name in _SCORES:
             tensor = _broadcast(tensor)
         tensors[name] = tensor
-    if is_packed(options):
+    if "cu_seqlens_q" in tensors:
         tensors.update({name: tensors[name][0] for name in _ROWS if name in tensors})
+    return {name: tensor.detach() for name, tensor in tensors.items()}, values
+
+
+def _prepared(tensors: dict[str, Tensor], options: Options,
+              seed: int | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The same of a call's options."""
+    tensors, values = _split(tensors, native_keywords(options._replace(rng=None)))
     if seed is not None:
         values["seed"] = seed
-    return {name: tensor.detach() for name, tensor in tensors.items()}, values
+    return tensors, values
 
 
 def _call(tensors: dict[str, Tensor], values: dict[str, Any], policy: Any, backend: str | None,
@@ -140,6 +170,50 @@ def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, ne
     # Another tensor of the same memory: lse, a result, would keep its own graph alive from there.
     saved = Saved(lse.detach(), seed or 0, backend, max_error=limit)
     return out, lse, saved
+
+
+def placed(name: str, x: Any, q: Tensor) -> Any:
+    """An array of the host on q's device: from pinned memory, for whose copy nothing waits."""
+    if isinstance(x, np.ndarray):
+        x = torch.from_numpy(np.ascontiguousarray(x))
+        return x.pin_memory().to(q.device, non_blocking=True) if q.is_cuda else x
+    if isinstance(x, Tensor) and x.device != q.device:
+        raise ArgumentError(f"device of {name} ({x.device}) must be q's, {q.device}")
+    return x
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, *, k_new: Tensor | None = None,
+              v_new: Tensor | None = None, layout: str = "BHSD", policy: _core.Policy | None = None,
+              return_lse: bool = False, out: Tensor | None = None, **keywords: Any) -> Any:
+    """regard.attention over a cache, with the keywords that it has for one: out, or (out, lse).
+
+    k and v may be of other types than q, and k_new and v_new are written into them.
+    """
+    given = {name: placed(name, x, q) for name, x in keywords.items() if x is not None}
+    packed = "cu_seqlens_q" in given
+    if packed and "cu_seqlens_kv" not in given:
+        given.pop("max_seqlen_kv", None)
+    if not isinstance(given.get("diagonal", ""), str):
+        raise ArgumentError(f"diagonal ({given['diagonal']!r}) must be 'top_left' or 'bottom_right' on a "
+                            "CUDA device")
+    new = {name: x for name, x in (("k_new", k_new), ("v_new", v_new)) if x is not None}
+    if out is None:
+        columns = v.shape[-1] * (1 if given.get("v_dtype") is None else 2)
+        out = q.new_empty((*q.shape[:-1], columns))
+    rows = {"q": q, "k": k, "v": v, **new, "out": out}
+    if layout == "BSHD":
+        rows = {name: x.transpose(-2, -3) for name, x in rows.items()}
+    if packed:  # [total, heads, head_dim], whatever the layout
+        rows.update(q=q.transpose(0, 1)[None], out=out.transpose(0, 1)[None])
+    # What is appended to is taken where it lies.
+    rows.update({name: _dense_rows(x) for name, x in rows.items()
+                 if name not in (("k", "v", "out") if new else ("out",))})
+    if return_lse:
+        rows["lse"] = q.new_empty(rows["q"].shape[:3], dtype=wide(q))
+    _call(*_split(rows, given), policy, None, False)
+    if not return_lse:
+        return out
+    return out, rows["lse"][0] if packed else rows["lse"]
 
 
 def explain(q: Tensor, k: Tensor, v: Tensor, options: Options, policy: _core.Policy | None,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from .. import _core
+from . import _device
 from ._call import are_negated, are_plain, is_traced, require_type
 from ._inputs import check_tensor, with_dims
 from ._options import OPTIONS_SCHEMA, TENSORS, Options, mask_options, native_keywords, stand_in
@@ -81,8 +82,10 @@ def _keywords(new: dict[str, Tensor], cache: CacheOptions, options: Options) -> 
     for name, x in zip(_NAMES, cache):
         if x is not None:
             keywords[name] = x
-    if options.cu_seqlens_q is not None:  # the longest length is read from it
-        del keywords["max_seqlen_q"], keywords["max_seqlen_kv"]
+    if options.cu_seqlens_q is not None:
+        del keywords["cu_seqlens_kv"], keywords["max_seqlen_kv"]
+        if options.max_seqlen_q == 0:  # the longest length is read from cu_seqlens_q
+            del keywords["max_seqlen_q"]
     return keywords
 
 
@@ -91,12 +94,10 @@ def _numbers(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor], cache: Cac
     """What regard.attention returns."""
     keywords = _keywords(new, cache, options)
     keywords.update(layout=layout, policy=call_policy(backends), return_lse=return_lse)
+    if _device.takes(q):
+        return _device.attention(q, k, v, **keywords)
     with drop_in_errors:
         return _core.attention(q, k, v, **keywords)
-
-
-def _lse_dtype(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
 def _run(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor],
@@ -105,7 +106,7 @@ def _run(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor],
     return_lse = rest[-1]
     with torch.no_grad():
         results = _numbers(q, k, v, new, *_split(rest))
-    return results if return_lse else (results, q.new_empty(0, dtype=_lse_dtype(q)))
+    return results if return_lse else (results, q.new_empty(0, dtype=_device.wide(q)))
 
 
 def _read(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -135,6 +136,7 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]) -> 
 def _fake(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor],
           rest: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
     require_type("q", q)
+    _device.require_built(q)
     cache, options, layout, _, return_lse = _split(rest)
     _check_shapes(q, k, v, {"layout": layout, **_keywords(new, cache, options._replace(rng=None))})
     *batch, first, second, _ = q.shape
@@ -142,7 +144,7 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, new: dict[str, Tensor],
     heads, rows = (first, second) if is_heads_first else (second, first)
     columns = v.shape[-1] if cache.v_dtype is None else 2 * v.shape[-1]
     return (q.new_empty((*q.shape[:-1], columns)),
-            q.new_empty((*batch, heads, rows) if return_lse else (0,), dtype=_lse_dtype(q)))
+            q.new_empty((*batch, heads, rows) if return_lse else (0,), dtype=_device.wide(q)))
 
 
 def _read_fake(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
@@ -160,7 +162,7 @@ def register() -> None:
             ("kvcache_attention", _READ, (), _read, _read_fake),
             ("kvcache_append_attention", _APPEND, _WRITTEN, _append, _append_fake)):
         made: Any = torch.library.custom_op(f"regard::{name}", run, schema=schema,
-                                            mutates_args=mutated, device_types=("cpu",))
+                                            mutates_args=mutated, **_device.OPERATOR)
         made.register_fake(fake)
 
 
@@ -215,12 +217,13 @@ def check_rotary(q: Tensor, cos: Any, sin: Any) -> None:
 
 
 def check_rows(q: Any, others: dict[str, Any], dims_q: int = 4) -> None:
-    """Raises unless all are tensors on the CPU, q of a type that PyTorch's function has, the others of 4
-    dimensions."""
+    """Raises unless all are tensors of one device that regard runs on, q of a type that PyTorch's function
+    has, the others of 4 dimensions."""
     check_tensor("q", q)
     require_type("q", q)
-    if q.device.type != "cpu":
-        raise ArgumentError(f"device of q ({q.device}) must be cpu: Python reads caches on a CPU alone")
+    _device.require_built(q)
+    if q.device.type not in ("cpu", "cuda"):
+        raise ArgumentError(f"device of q ({q.device}) must be cpu or cuda")
     for name, tensor in {"q": q, **others}.items():
         check_tensor(name, tensor)
         _check_device(name, tensor, q)
@@ -277,9 +280,9 @@ def attention_with_kvcache(
         q: Tensor, k: Tensor, v: Tensor, *, seqlens_kv: Tensor | None = None,
         k_new: Tensor | None = None, v_new: Tensor | None = None, page_table: Tensor | None = None,
         cache_batch_idx: Tensor | None = None, cache_leftpad: Tensor | None = None,
-        cu_seqlens_q: Tensor | None = None, rotary_cos: Tensor | None = None,
-        rotary_sin: Tensor | None = None, rotary_interleaved: bool = False,
-        positions: Tensor | None = None, attn_mask: Tensor | None = None,
+        cu_seqlens_q: Tensor | None = None, max_seqlen_q: int = 0,
+        rotary_cos: Tensor | None = None, rotary_sin: Tensor | None = None,
+        rotary_interleaved: bool = False, positions: Tensor | None = None, attn_mask: Tensor | None = None,
         tree_mask: Tensor | None = None, is_causal: bool = False, diagonal: str = "bottom_right",
         window: tuple[int, int] = (-1, -1), softmax_scale: float | None = None, softcap: float = 0.0,
         alibi_slopes: Tensor | None = None, sinks: Tensor | None = None, layout: str = "BHSD",
@@ -295,9 +298,14 @@ def attention_with_kvcache(
     each sequence has; the first cache_leftpad of them, int32 [batch], are no keys. k_new and v_new
     [batch, kv heads, new, head_dim], of the cache's type, are written behind them, into the tensors k and
     v, and then seen. layout="BSHD" swaps heads and rows of all these and of out. With cu_seqlens_q,
-    int32 [batch + 1], q and out are packed rows [total, heads, head_dim] over pages. out has q's type:
-    float64, float32, float16 or bfloat16; k and v may be of a type that is no wider. lse is [batch, heads,
-    queries], float32 (float64 of float64).
+    int32 [batch + 1], q and out are packed rows [total, heads, head_dim] over pages; no sequence has more
+    than max_seqlen_q of them (0: read from cu_seqlens_q). out has q's type: float64, float32, float16 or
+    bfloat16; k and v may be of a type that is no wider. lse is [batch, heads, queries], float32 (float64 of
+    float64).
+
+    All tensors lie on one device: a CPU or, in a build with CUDA, a CUDA device. There the call is launched
+    on the current stream and nothing waits, except for the longest length where max_seqlen_q is 0. The
+    host reads no lengths, pages or scales there: docs/cuda.md says what kernels make of wrong ones.
 
     k and v of int8, or of 8-bit floats, may have scales, float32: scales_k and scales_v [entries of k, kv
     heads, rows of k] or [.., 1], channel_scales_k [kv heads, head_dim]. k_dtype="u4" (or "int4"), or v_dtype:
@@ -354,5 +362,5 @@ def attention_with_kvcache(
     left, right = window
     options = Options(mask, bias, sinks, alibi_slopes, seqlens_kv=seqlens_kv, cu_seqlens_q=cu_seqlens_q,
                       softmax_scale=softmax_scale, softcap=softcap, is_causal=is_causal,
-                      diagonal=diagonal, window_left=left, window_right=right)
+                      diagonal=diagonal, window_left=left, window_right=right, max_seqlen_q=max_seqlen_q)
     return attend(q, k, v, new, cache, options, layout, return_lse)

@@ -78,9 +78,7 @@ def _require_valid(q: Tensor, k: Tensor, v: Tensor, options: Options) -> None:
     operator itself raises when it runs.
     """
     require_type("q", q)
-    if q.is_cuda and not _device.is_built():
-        raise ArgumentError(f"device of q ({q.device}) must be cpu: this build of regard has no "
-                            "CUDA support")
+    _device.require_built(q)
     for name, tensor in (("k", k), ("v", v)):
         if tensor.dtype != q.dtype:
             raise ArgumentError(f"dtype of {name} ({tensor.dtype}) must be q's, {q.dtype}")
@@ -256,12 +254,7 @@ def _autocast(op: Any, device: str) -> Any:
 
 def register() -> None:
     """Makes torch.ops.regard; once, when regard.torch is imported."""
-    # A CUDA graph would repeat the policy and the seed of the call that it captured. PyTorch without
-    # the tag makes no such graph where a result, `state`, is the CPU's.
-    unsafe = getattr(torch.Tag, "cudagraph_unsafe", None)
-    keywords: dict[str, Any] = {"mutates_args": (), "device_types": ("cpu", "cuda")}
-    if unsafe is not None:
-        keywords["tags"] = (unsafe,)
+    keywords: dict[str, Any] = {"mutates_args": (), **_device.OPERATOR}
     forward = torch.library.custom_op("regard::attention", _attention, schema=_FORWARD, **keywords)
     backward = torch.library.custom_op("regard::attention_backward", _backward, schema=_BACKWARD,
                                        **keywords)
