@@ -46,11 +46,11 @@ inline std::int64_t forward_bytes(const AttentionParams& p) {
 /// or mixed to the start of the workspace, which become the problem's q. Does nothing where a call
 /// has neither.
 inline Status append_before(Status (*append)(const AppendArgs&, void*), const Buffers& buffers,
-                            const Launch& launch, ForwardArgs* args) {
-  problem::Problem& p = args->problem;
+                            const Launch& launch, problem::Problem* problem) {
+  problem::Problem& p = *problem;
   const bool has_angles = p.rotary_cos.present, rotates = has_angles || p.hadamard;
   if (p.seqlen_new == 0 && !rotates) return {};
-  AppendArgs before{p, args->kv_entries};
+  AppendArgs before{p, buffers.k.shape[0]};
   if (rotates) {
     before.rotated = problem::rotated_view(p, launch.workspace.data);
     if (has_angles) before.angles = buffers.rotary_cos.shape[0];

@@ -35,6 +35,34 @@ REGARD_KERNEL_FN ScaledRows scaled_rows(const CachedRows& codes, const CachedRow
           scales,     has_scales,    of_head,     channel_scales.stride[1] * kBytes};
 }
 
+/// K, or V, of a call whose keys lie in a cache, with its scales.
+struct CachedTensor {
+  const View &view, &scales;
+  View channel_scales;
+  std::int64_t columns;
+};
+
+/// The tile's rows of it. `entries`: extent 0 of k and v.
+REGARD_KERNEL_FN ScaledRows rows_in_cache(const Problem& p, const Sequence& s, std::int64_t entries,
+                                          std::int64_t head_kv, semantics::Tile tile,
+                                          const CachedTensor& of) {
+  const KeyPlace place = place_of_keys(p, s, entries);
+  const KeyPages pages = pages_of(p, place, entries);
+  const auto rows_of = [&](const View& view) {
+    char* const base = key_address(view, place, head_kv, 0);
+    return cached_rows(view, place, base, pages, tile, of.columns);
+  };
+  return scaled_rows(rows_of(of.view), rows_of(of.scales), of.scales.present, of.channel_scales,
+                     head_kv);
+}
+
+/// Whether a call's keys lie in pages, in an entry of a cache, or behind rows that are none, or
+/// have scales.
+inline bool is_cached(const Problem& p) {
+  const bool has_scales = p.scales_k.present || p.scales_v.present || p.channel_scales_k.present;
+  return p.pages.ids != nullptr || p.cache_entries.present || p.leftpads.present || has_scales;
+}
+
 /// What column `column` of K is multiplied by.
 REGARD_DEVICE_FN float channel_scale_of(const ScaledRows& rows, std::int64_t column) {
   if (rows.channel_scales == nullptr) return 1.0f;

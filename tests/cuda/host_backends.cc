@@ -87,7 +87,7 @@ template <cuda_flash::Schedule kSchedule>
 constexpr cuda_flash::Launcher kWgmmaLauncher = {flash_forward, flash_backward, append,
                                                  wgmma_forward<kSchedule>};
 
-constexpr cuda_math::Launcher kMathLauncher = {math_forward, math_backward};
+constexpr cuda_math::Launcher kMathLauncher = {math_forward, math_backward, append};
 constexpr cuda_efficient::Launcher kEfficientLauncher = {efficient_forward, efficient_backward,
                                                          append};
 constexpr cuda_flash::Launcher kFlashLauncher = {flash_forward, flash_backward, append, nullptr};
@@ -123,8 +123,20 @@ HostBackend serve(const std::string& name, std::shared_ptr<const Backend> backen
 
 }  // namespace
 
+namespace {
+
+Status unchecked_math(const cuda::ForwardArgs& args) {
+  const problem::Problem& p = args.problem;
+  std::vector<float> scores(
+      static_cast<std::size_t>(p.batch * p.num_heads_q * p.seqlen_q * p.seqlen_kv));
+  return math_forward({p, args.kv_entries, reinterpret_cast<char*>(scores.data())}, false, nullptr);
+}
+
+}  // namespace
+
 std::vector<UncheckedForward> unchecked_forwards() {
-  return {{false, [](const cuda::ForwardArgs& args) { return efficient_forward(args, nullptr); }},
+  return {{false, unchecked_math},
+          {false, [](const cuda::ForwardArgs& args) { return efficient_forward(args, nullptr); }},
           {true, [](const cuda::ForwardArgs& args) { return flash_forward(args, nullptr); }}};
 }
 

@@ -35,7 +35,8 @@ struct HostBackend {
 /// kernels on HostRunner: MATH and EFFICIENT for compute capability 7.5, and FLASH for 8.0.
 std::vector<HostBackend> make_host_backends();
 
-/// The forward kernels of EFFICIENT and FLASH, whole rows, with arguments that nobody has checked.
+/// The forward kernels of MATH, EFFICIENT and FLASH, whole rows, with arguments that nobody has
+/// checked.
 struct UncheckedForward {
   bool is_flash;
   Status (*run)(const cuda::ForwardArgs& args);

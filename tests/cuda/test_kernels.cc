@@ -37,13 +37,9 @@ bool flash_has(const AttentionParams& p) {
          !p.features.has(Feature::kScoresOut);
 }
 
-/// MATH has no caches, no rotary embedding, and no keys of another type than q's.
-bool has_rows(const cuda_test::HostBackend& backend, const AttentionParams& p) {
-  const FeatureSet of_caches = {Feature::kPaged,    Feature::kCacheBatchIdx, Feature::kCacheLeftpad,
-                                Feature::kAppendKv, Feature::kRotary,        Feature::kHadamard};
-  const bool has_own_type = p.dtype_k == p.dtype_q && p.dtype_v == p.dtype_q;
-  return &backend != &backends().front() ||
-         (has_own_type && p.features.without(of_caches) == p.features);
+/// Whether MATH alone claims it.
+bool has_math_alone(const AttentionParams& p) {
+  return p.dtype_q == Dtype::kF64 || p.features.has(Feature::kScoresOut);
 }
 
 struct BackendRun {
@@ -97,8 +93,7 @@ TEST_P(CudaCases, PassInTheirTypes) {
                                     "bf16 out=f32", "f8e4m3", "f8e5m2 out=f32"};
   for (const std::string& dtype : test::types_of(GetParam(), kTypes)) {
     const Case c = parse_case(std::string(GetParam()) + " " + dtype).value();
-    const bool math_only =
-        c.params.dtype_q == Dtype::kF64 || c.params.features.has(Feature::kScoresOut);
+    const bool math_only = has_math_alone(c.params);
     for (const BackendRun& run : run_all(c)) {
       const bool claimed = run.backend == &backends().front() ||
                            (run.backend->is_flash ? flash_has(c.params) : !math_only);
@@ -235,6 +230,15 @@ const char* const kOwnCases[] = {
     "lse "
     "poison",
     "b3 hq2 sq33 skv70 d256 bf16 packed total_q=80 rotary=256 positions lse poison",
+    // And of MATH: f64, whose rows are appended as they are, and scores of keys in pages.
+    "b3 hq4 hkv2 sq7 skv240 d33 dv70 f64 paged page_size=24 lens_kv=200,0,77 append=7 causal "
+    "diag=br "
+    "cache_leftpad lse poison",
+    "b2 hq2 sq66 skv130 d40 f64 cache_batch_idx lens_kv=130,20 tree=9 softcap=3 lse poison",
+    "b2 hq4 hkv2 sq5 skv160 d64 bf16 paged page_size=16 lens_kv=150,20 append=5 rotary=64 causal "
+    "diag=br scores=probs lse poison",
+    "b2 hq4 hkv2 sq9 skv70 d40 f32 kv=i8 scales=token channel_scales cache_leftpad lens_kv=70,20 "
+    "scores=scaled lse poison",
     // And of EFFICIENT: other types, any head dim, ranges of columns, splits.
     "b3 hq4 hkv2 sq9 skv240 d33 dv150 f32 paged page_size=24 lens_kv=200,0,77 append=9 rotary=32 "
     "positions causal diag=br cache_leftpad lse poison",
@@ -272,9 +276,8 @@ TEST_P(CudaOwnCases, Pass) {
   const Case c = parse_case(GetParam()).value();
   for (const BackendRun& run : run_all(c)) {
     const bool is_math = run.backend == &backends().front();
-    if (c.params.dtype_q == Dtype::kF64 && !is_math) continue;
-    const bool claimed =
-        has_rows(*run.backend, c.params) && (!run.backend->is_flash || flash_has(c.params));
+    if (!is_math && has_math_alone(c.params)) continue;
+    const bool claimed = !run.backend->is_flash || flash_has(c.params);
     EXPECT_EQ(run.report.outcome, claimed ? Outcome::kPassed : Outcome::kRefused)
         << run.report.text;
   }

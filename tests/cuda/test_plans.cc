@@ -131,15 +131,18 @@ TEST(CudaPlans, FlashNamesWhatItLacks) {
   EXPECT_EQ(refusals("d64 f16 append=4 lens=kv rotary=64 rotary_interleaved tree=4 lse", 80), "");
   EXPECT_EQ(refusals("d64 f16 rotary=32 positions hadamard lse", 80), "");
   const char* const many = "b1 hq4 hkv2 sq1 skv4294967296 d64 f16 paged page_size=65536";
-  for (const Backend* backend : {&flash(), &efficient()}) {
+  for (const Backend* backend : {&flash(), &efficient(), &math()}) {
     EXPECT_NE(refusals_of(*backend, many, 80).find("at most 4294967295 rows in pages"),
               std::string::npos);
   }
 }
 
-TEST(CudaPlans, EfficientHasQuantisedCaches) {
+/// Refusals of a call by a backend that has every kind of cache.
+class CudaQuantisedPlans : public testing::TestWithParam<const Backend* (*)()> {};
+
+TEST_P(CudaQuantisedPlans, HaveQuantisedCaches) {
   const auto refusals = [](const std::string& text) {
-    return refusals_of(efficient(), "b2 hq4 hkv2 sq4 skv96 " + text, 75);
+    return refusals_of(*GetParam()(), "b2 hq4 hkv2 sq4 skv96 " + text, 75);
   };
   for (const char* text :
        {"d64 bf16 kv=i8 scales=token append=4 lens=kv hadamard", "d36 f16 kv=u4 channel_scales",
@@ -158,6 +161,21 @@ TEST(CudaPlans, EfficientHasQuantisedCaches) {
   for (const auto& [text, reason] : kRefused) {
     EXPECT_NE(refusals(text).find(reason), std::string::npos) << text << ": " << refusals(text);
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaQuantisedPlans,
+                         testing::Values([]() -> const Backend* { return &math(); },
+                                         []() -> const Backend* { return &efficient(); }));
+
+TEST(CudaPlans, MathRotatesNoRowsOfF64) {
+  for (const char* text : {"rotary=8 positions", "hadamard"}) {
+    const std::string call = std::string("b1 hq2 sq4 skv9 d8 ") + text;
+    EXPECT_NE(refusals_of(math(), call + " f64", 90).find("rotates and mixes rows in f32"),
+              std::string::npos);
+    EXPECT_EQ(refusals_of(math(), call + " f32", 90), "");
+  }
+  EXPECT_EQ(refusals_of(math(), "b2 hq2 sq4 skv32 d8 f64 paged page_size=8 append=4 lens=kv", 90),
+            "");
 }
 
 TEST(CudaPlans, FlashSplitsAsEfficientDoes) {
@@ -198,6 +216,7 @@ TEST(CudaPlans, StateTheirWorkspace) {
   const AttentionKey prompt = key_of("b1 hq4 hkv2 sq96 skv1000 d64 f16 rotary=64 positions");
   EXPECT_EQ(flash().workspace_bytes(prompt, env), 4 * 96 * 64 * 2);
   EXPECT_EQ(flash().plan(prompt, env)->kernel, "cuda_flash_f16_d64");
+  EXPECT_EQ(math().workspace_bytes(prompt, env), 4 * 96 * 64 * 2 + 4 * 96 * 1024 * 4);
   for (const Backend* backend : {&math(), &efficient()}) {
     const KernelPlan forward = backend->plan(key, env).value();
     const KernelPlan backward = backend->plan_backward(key, env).value();

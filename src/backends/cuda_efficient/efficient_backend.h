@@ -64,7 +64,8 @@ class EfficientBackend final : public Backend {
     ForwardArgs args;
     problem::make_problem(params, buffers, &args.problem);
     args.kv_entries = buffers.k.shape[0];
-    if (Status s = cuda::append_before(launcher_.append, buffers, launch, &args); !s.ok()) return s;
+    Status s = cuda::append_before(launcher_.append, buffers, launch, &args.problem);
+    if (!s.ok()) return s;
     args.splits = cuda::splits_after_queries(params, plan, launch);
     return launcher_.forward(args, launch.stream);
   }

@@ -165,25 +165,12 @@ struct ForwardKernel {
     finish(block, p, rows, task, facts, state, out);
   }
 
-  struct Operand {
-    const cuda::View &view, &scales;
-    cuda::View channel_scales;
-    std::int64_t columns;
-  };
-
   /// Of K or V.
   REGARD_DEVICE_FN auto rows_of_tile(const Args& args, const Sequence& s,
                                      const cuda::HeadTask& task, semantics::Tile tile,
-                                     const Operand& of) {
+                                     const cuda::CachedTensor& of) {
     if constexpr (kCached) {
-      const cuda::KeyPlace place = cuda::place_of_keys(args.problem, s, args.kv_entries);
-      const cuda::KeyPages pages = cuda::pages_of(args.problem, place, args.kv_entries);
-      const auto rows_of = [&](const cuda::View& view) {
-        char* const base = cuda::key_address(view, place, task.head_kv, 0);
-        return cuda::cached_rows(view, place, base, pages, tile, of.columns);
-      };
-      return cuda::scaled_rows(rows_of(of.view), rows_of(of.scales), of.scales.present,
-                               of.channel_scales, task.head_kv);
+      return cuda::rows_in_cache(args.problem, s, args.kv_entries, task.head_kv, tile, of);
     } else {
       return cuda::key_rows(of.view, task.b, task.head_kv, tile, of.columns);
     }

@@ -36,15 +36,10 @@ void run_cached(Runner& run, const ForwardArgs& args) {
   args.splits.row_max == 1 ? run_rows<false, true>(run, args) : run_rows<true, true>(run, args);
 }
 
-inline bool is_cached(const Problem& p) {
-  const bool has_scales = p.scales_k.present || p.scales_v.present || p.channel_scales_k.present;
-  return p.pages.ids != nullptr || p.cache_entries.present || p.leftpads.present || has_scales;
-}
-
 template <class Runner>
 void run_forward(Runner& run, const ForwardArgs& args) {
   const bool splits = args.splits.row_max > 1;
-  if (is_cached(args.problem)) {
+  if (cuda::is_cached(args.problem)) {
     run_cached(run, args);
   } else {
     splits ? run_splits(run, args) : run_whole(run, args);

@@ -156,7 +156,8 @@ class FlashBackend final : public Backend {
     if (variant != nullptr && wgmma_takes(args.problem)) {
       return launcher_.wgmma_forward(args, variant->schedule, launch.stream);
     }
-    if (Status s = cuda::append_before(launcher_.append, buffers, launch, &args); !s.ok()) return s;
+    Status s = cuda::append_before(launcher_.append, buffers, launch, &args.problem);
+    if (!s.ok()) return s;
     args.splits = cuda::splits_after_queries(params, plan, launch);
     return launcher_.forward(args, launch.stream);
   }

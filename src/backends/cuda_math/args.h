@@ -10,7 +10,8 @@ namespace regard::cuda_math {
 /// or f64, with the rows of all heads that read one kv head: row = query * group_size + g.
 struct ForwardArgs {
   problem::Problem problem{};
-  char* scores = nullptr;  // then probabilities
+  std::int64_t kv_entries = 0;  // extent 0 of k and v: sequences, pages, or entries of a cache
+  char* scores = nullptr;       // then probabilities
 };
 
 struct BackwardArgs {

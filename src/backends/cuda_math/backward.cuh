@@ -38,7 +38,8 @@ struct GradScoresKernel {
     cuda::clear(probs);
     cuda::clear(d_probs);
     if (t.seen != semantics::TileClass::kEmpty) {
-      add_scores(block, p, task, t, probs);
+      add_scores(block, p, t, cuda::key_rows(p.k, task.b, task.head_kv, t.keys, p.head_dim_qk),
+                 probs);
       const auto d_out = cuda::query_rows(g.d_out, t.rows, p.head_dim_v);
       const auto values = cuda::key_rows(p.v, task.b, task.head_kv, t.keys, p.head_dim_v);
       cuda::add_row_products(block, d_out, values, p.head_dim_v, t.a, t.b, d_probs);

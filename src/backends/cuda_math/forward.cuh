@@ -8,8 +8,9 @@
 
 namespace regard::cuda_math {
 
-/// Edited scores; what a row may not see is -inf. Writes scores_out where it shows scores.
-template <class T>
+/// Edited scores; what a row may not see is -inf. Writes scores_out where it shows scores. kCached:
+/// of a call that is_cached().
+template <class T, bool kCached>
 struct ScoresKernel {
   using Args = ForwardArgs;
   static constexpr int kThreads = cuda::kThreads;
@@ -32,7 +33,15 @@ struct ScoresKernel {
     T scores[kOwn][kOwn], raw[kOwn][kOwn];
     cuda::clear(raw);
     if (t.seen != semantics::TileClass::kEmpty) {
-      add_scores(block, p, task, t, raw);
+      if constexpr (kCached) {
+        add_scores(block, p, t,
+                   cuda::rows_in_cache(p, t.s, args.kv_entries, task.head_kv, t.keys,
+                                       {p.k, p.scales_k, p.channel_scales_k, p.head_dim_qk}),
+                   raw);
+      } else {
+        add_scores(block, p, t, cuda::key_rows(p.k, task.b, task.head_kv, t.keys, p.head_dim_qk),
+                   raw);
+      }
       cuda::scale_by(static_cast<T>(problem::score_descale(p, task.b, task.head_kv)), raw);
     }
     block.sync();

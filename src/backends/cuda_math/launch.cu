@@ -1,6 +1,7 @@
 #include "backends/cuda_math/launch.h"
 
 #include "backends/cuda_math/steps.cuh"
+#include "cuda/append.cuh"
 #include "cuda/launch.h"
 
 namespace regard::cuda_math {
@@ -26,8 +27,14 @@ Status backward(const BackwardArgs& args, bool f64, void* stream) {
   return run.status("math");
 }
 
+Status append(const cuda::AppendArgs& args, void* stream) {
+  cuda::DeviceRunner run(stream);
+  cuda::run_append(run, args);
+  return run.status("math");
+}
+
 }  // namespace
 
-const Launcher kDeviceLauncher = {forward, backward};
+const Launcher kDeviceLauncher = {forward, backward, append};
 
 }  // namespace regard::cuda_math

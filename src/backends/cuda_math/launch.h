@@ -1,6 +1,7 @@
 #pragma once
 
 #include "backends/cuda_math/args.h"
+#include "cuda/append_args.h"
 #include "regard/status.h"
 
 namespace regard::cuda_math {
@@ -9,6 +10,8 @@ namespace regard::cuda_math {
 struct Launcher {
   Status (*forward)(const ForwardArgs& args, bool f64, void* stream);
   Status (*backward)(const BackwardArgs& args, bool f64, void* stream);
+  /// What the forward reads, before it.
+  Status (*append)(const cuda::AppendArgs& args, void* stream);
 };
 
 /// On a CUDA stream (launch.cu).

@@ -2,9 +2,11 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backends/cuda_math/launch.h"
 #include "base/scratch.h"
+#include "cuda/caches.h"
 #include "cuda/delta_bytes.h"
 #include "problem/claims.h"
 #include "problem/make_problem.h"
@@ -20,7 +22,10 @@ inline BackendInfo make_info() {
   info.min_sm = 75;
   info.determinism = Determinism::kBatchInvariant;
   info.forward = problem::forward_claims();
-  info.forward.features.set(Feature::kScoresOut);
+  problem::add_narrower_keys(&info.forward);
+  info.forward.features = info.forward.features.with(problem::cache_features())
+                              .with(problem::quantised_features())
+                              .with({Feature::kScoresOut});
   info.forward.dtypes.push_back({Dtype::kF64, Dtype::kF64, Dtype::kF64, 3e-15});
   info.backward = problem::backward_claims(info.forward);
   info.backward.dtypes.push_back({Dtype::kF64, Dtype::kF64, Dtype::kF64, 6e-15});
@@ -35,6 +40,13 @@ class MathBackend final : public Backend {
 
   const BackendInfo& info() const override { return info_; }
 
+  bool supports(const AttentionKey& key, const Env& env,
+                std::vector<Refusal>* refusals) const override {
+    const bool claimed = check_claims(info_, key, env, refusals);
+    const bool rotates = rotates_f64(key.params(), refusals);
+    return cuda::takes_cache(key.params(), refusals) && !rotates && claimed;
+  }
+
   std::int64_t workspace_bytes(const AttentionKey& key, const Env&) const override {
     return forward_layout(key.params()).bytes;
   }
@@ -47,6 +59,9 @@ class MathBackend final : public Backend {
                  const Launch& launch) const override {
     ForwardArgs args;
     problem::make_problem(params, buffers, &args.problem);
+    args.kv_entries = buffers.k.shape[0];
+    Status s = cuda::append_before(launcher_.append, buffers, launch, &args.problem);
+    if (!s.ok()) return s;
     args.scores = static_cast<char*>(launch.workspace.data) + forward_layout(params).at_probs;
     return launcher_.forward(args, is_f64(params), launch.stream);
   }
@@ -84,9 +99,24 @@ class MathBackend final : public Backend {
     return saturating_mul(saturating_mul(p.batch, p.num_heads_q), p.seqlen_q);
   }
 
+  /// What rotates rows and multiplies them by the Hadamard matrix computes in f32.
+  static bool rotates_f64(const AttentionParams& p, std::vector<Refusal>* refusals) {
+    const bool rotates = p.features.has(Feature::kRotary) || p.features.has(Feature::kHadamard);
+    if (!rotates || !is_f64(p)) return false;
+    if (refusals != nullptr) {
+      refusals->push_back({RefusalCode::kCustom,
+                           "rotates and mixes rows in f32, with types no wider",
+                           "got f64",
+                           {}});
+    }
+    return true;
+  }
+
+  /// Rotated queries come first.
   static Layout forward_layout(const AttentionParams& p) {
     Layout layout;
     ScratchLayout space;
+    space.take(problem::rotated_queries_bytes(p), 1);
     layout.at_probs = space.take(saturating_mul(rows(p), p.seqlen_kv), scalar_bytes(p));
     layout.bytes = space.total();
     return layout;

@@ -5,6 +5,7 @@
 #include "backends/cuda_math/args.h"
 #include "cuda/edit.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/scaled_rows.cuh"
 #include "cuda/tasks.cuh"
 
 // MATH's matrices of scores in the workspace, and their products with rows of tensors.
@@ -118,12 +119,11 @@ REGARD_DEVICE_FN auto open_tile(const Block& block, const Problem& p, const cuda
   return tile;
 }
 
-/// sums += q k^T of the tile. Begins with a barrier.
-template <class T, class Block, class Tile>
-REGARD_DEVICE_FN void add_scores(const Block& block, const Problem& p, const cuda::HeadTask& task,
-                                 const Tile& t, T (&sums)[kOwn][kOwn]) {
+/// sums += q k^T of the tile, whose rows of K are `keys`. Begins with a barrier.
+template <class T, class Block, class Tile, class Keys>
+REGARD_DEVICE_FN void add_scores(const Block& block, const Problem& p, const Tile& t,
+                                 const Keys& keys, T (&sums)[kOwn][kOwn]) {
   const auto q = cuda::listed_rows(p.q, t.in_q, p.head_dim_qk);
-  const auto keys = cuda::key_rows(p.k, task.b, task.head_kv, t.keys, p.head_dim_qk);
   cuda::add_row_products(block, q, keys, p.head_dim_qk, t.a, t.b, sums);
 }
 
@@ -144,8 +144,8 @@ REGARD_DEVICE_FN void for_own_elements(const Block& block, const Problem& p,
 
 /// out = scale * matrix * rows, with the matrix as it is (rows of K or V: out and d_q) or
 /// transposed (rows of q or d_out: d_k and d_v, summed over a group). Hidden elements leave their
-/// rows out.
-template <class T, bool kTransposed>
+/// rows out. kCached: rows are V's, of a call that is_cached().
+template <class T, bool kTransposed, bool kCached>
 struct ProductKernel {
   struct Args {
     Problem problem{};
@@ -153,6 +153,7 @@ struct ProductKernel {
     cuda::View rows, out;
     std::int64_t columns = 0;
     double scale = 1.0;
+    std::int64_t kv_entries = 0;  // of cached rows
   };
   static constexpr int kThreads = cuda::kThreads;
   static constexpr int kBlocks = 2;
@@ -181,6 +182,14 @@ struct ProductKernel {
       if constexpr (kTransposed) {
         multiply(block, args, task, matrix, cuda::query_rows(args.rows, all_rows, args.columns),
                  cuda::key_rows(args.out, task.b, task.head_kv, all_keys, args.columns));
+      } else if constexpr (kCached) {
+        // Not those past its length, which a cache may not have.
+        const Sequence s = problem::sequence_of(p, task.b);
+        const semantics::Tile held{0, s.band.len_kv};
+        multiply(block, args, task, matrix,
+                 cuda::rows_in_cache(p, s, args.kv_entries, task.head_kv, held,
+                                     {args.rows, p.scales_v, {}, args.columns}),
+                 cuda::query_rows(args.out, all_rows, args.columns));
       } else {
         multiply(block, args, task, matrix,
                  cuda::key_rows(args.rows, task.b, task.head_kv, all_keys, args.columns),

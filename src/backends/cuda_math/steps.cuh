@@ -14,19 +14,26 @@ void launch_tiles(Runner& run, const typename Kernel::Args& args, const Problem&
   run.template launch<Kernel>(args, cuda::count_tasks(p, Kernel::grid(p)));
 }
 
-template <class T, bool kTransposed, class Runner>
-void launch_product(Runner& run, const typename ProductKernel<T, kTransposed>::Args& args) {
-  using Kernel = ProductKernel<T, kTransposed>;
+template <class T, bool kTransposed, bool kCached = false, class Runner>
+void launch_product(Runner& run,
+                    const typename ProductKernel<T, kTransposed, kCached>::Args& args) {
+  using Kernel = ProductKernel<T, kTransposed, kCached>;
   run.template launch<Kernel>(args, cuda::count_tasks(args.problem, Kernel::grid(args)));
+}
+
+template <class T, bool kCached, class Runner>
+void run_rows(Runner& run, const ForwardArgs& args) {
+  const Problem& p = args.problem;
+  launch_tiles<ScoresKernel<T, kCached>>(run, args, p);
+  run.template launch<SoftmaxKernel<T>>(args, count_row_tasks(p));
+  launch_product<T, false, kCached>(
+      run, {p, args.scores, p.v, p.out, p.head_dim_v, 1.0, args.kv_entries});
 }
 
 template <class T, class Runner>
 void run_forward(Runner& run, const ForwardArgs& args) {
-  const Problem& p = args.problem;
-  launch_tiles<ScoresKernel<T>>(run, args, p);
-  run.template launch<SoftmaxKernel<T>>(args, count_row_tasks(p));
-  launch_product<T, false>(run, {p, args.scores, p.v, p.out, p.head_dim_v, 1.0});
-  cuda::clear_outputs_past_end(run, p);
+  cuda::is_cached(args.problem) ? run_rows<T, true>(run, args) : run_rows<T, false>(run, args);
+  cuda::clear_outputs_past_end(run, args.problem);
 }
 
 /// d_v, then d_q and d_k.
