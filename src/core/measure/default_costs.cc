@@ -13,7 +13,8 @@ constexpr BackendId kMathId = BackendId::kMath, kFlashId = BackendId::kFlash,
 
 // regard_bench_costs --fit of the times of 1,339 random problems (seeds 21, 22, 301 and 401 to 423)
 // on a Zen 4 (AVX-512, two threads) with its measured rates, for decode of 480 (seeds 1, 31 of
-// decode, 32 of cache) on a Zen 5 with its own. docs/dev/tuning.md has how well they predict others.
+// decode, 32 of cache) on a Zen 5 with its own. docs/dev/tuning.md has how well they predict
+// others.
 // clang-format off
 constexpr CostEntry kEntries[] = {
     {kFlashId, CostKind::kDecode, CostTypes::kFloats, {7.1e-07, 2.85e-07, 1.03, 168, 11.8, 0.211, 1.17}},
