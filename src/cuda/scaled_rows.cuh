@@ -35,7 +35,7 @@ REGARD_KERNEL_FN ScaledRows scaled_rows(const CachedRows& codes, const CachedRow
           scales,     has_scales,    of_head,     channel_scales.stride[1] * kBytes};
 }
 
-/// K, or V, of a call whose keys lie in a cache, with its scales.
+/// K, or V, with the scales that it has in a cache.
 struct CachedTensor {
   const View &view, &scales;
   View channel_scales;
@@ -54,6 +54,18 @@ REGARD_KERNEL_FN ScaledRows rows_in_cache(const Problem& p, const Sequence& s, s
   };
   return scaled_rows(rows_of(of.view), rows_of(of.scales), of.scales.present, of.channel_scales,
                      head_kv);
+}
+
+/// The tile's rows of K or V. kCached: of a call that is_cached().
+template <bool kCached>
+REGARD_KERNEL_FN auto rows_of_tile(const Problem& p, const Sequence& s, std::int64_t entries,
+                                   std::int64_t head_kv, semantics::Tile tile,
+                                   const CachedTensor& of) {
+  if constexpr (kCached) {
+    return rows_in_cache(p, s, entries, head_kv, tile, of);
+  } else {
+    return key_rows(of.view, s.b, head_kv, tile, of.columns);
+  }
 }
 
 /// Whether a call's keys lie in pages, in an entry of a cache, or behind rows that are none, or

@@ -169,11 +169,7 @@ struct ForwardKernel {
   REGARD_DEVICE_FN auto rows_of_tile(const Args& args, const Sequence& s,
                                      const cuda::HeadTask& task, semantics::Tile tile,
                                      const cuda::CachedTensor& of) {
-    if constexpr (kCached) {
-      return cuda::rows_in_cache(args.problem, s, args.kv_entries, task.head_kv, tile, of);
-    } else {
-      return cuda::key_rows(of.view, task.b, task.head_kv, tile, of.columns);
-    }
+    return cuda::rows_of_tile<kCached>(args.problem, s, args.kv_entries, task.head_kv, tile, of);
   }
 
   template <class Block>

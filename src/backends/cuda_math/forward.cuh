@@ -33,15 +33,10 @@ struct ScoresKernel {
     T scores[kOwn][kOwn], raw[kOwn][kOwn];
     cuda::clear(raw);
     if (t.seen != semantics::TileClass::kEmpty) {
-      if constexpr (kCached) {
-        add_scores(block, p, t,
-                   cuda::rows_in_cache(p, t.s, args.kv_entries, task.head_kv, t.keys,
-                                       {p.k, p.scales_k, p.channel_scales_k, p.head_dim_qk}),
-                   raw);
-      } else {
-        add_scores(block, p, t, cuda::key_rows(p.k, task.b, task.head_kv, t.keys, p.head_dim_qk),
-                   raw);
-      }
+      const auto keys =
+          cuda::rows_of_tile<kCached>(p, t.s, args.kv_entries, task.head_kv, t.keys,
+                                      {p.k, p.scales_k, p.channel_scales_k, p.head_dim_qk});
+      add_scores(block, p, t, keys, raw);
       cuda::scale_by(static_cast<T>(problem::score_descale(p, task.b, task.head_kv)), raw);
     }
     block.sync();

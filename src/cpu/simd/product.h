@@ -104,11 +104,6 @@ REGARD_KERNEL_FN void score_rows(ProductInput<typename Term::A> a, const typenam
   }
 }
 
-template <int kCount>
-struct Count {
-  static constexpr int value = kCount;
-};
-
 /// Calls f(first, Count<kBlock>) for the blocks of [0, size), then f(first, Count<kRest>) while so
 /// many are left, and f(i, Count<1>).
 template <int kBlock, int kRest = 1, class F>

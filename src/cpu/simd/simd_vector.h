@@ -37,8 +37,8 @@ struct MakeIndexList<0, kIndex...> {
 };
 
 template <int kCount>
-struct ByteBlock {
-  char bytes[kCount];
+struct Count {
+  static constexpr int value = kCount;
 };
 
 template <class T, int kBytes>
@@ -85,17 +85,17 @@ struct SimdVector {
     __builtin_memcpy(to, &zeros, sizeof(zeros));
     std::int64_t at = 0;
     const auto copy = [&](auto size) __attribute__((always_inline)) {
-      constexpr std::int64_t kSize = sizeof(size.bytes);
+      constexpr std::int64_t kSize = decltype(size)::value;
       if ((bytes & kSize) == 0) return;
       __builtin_memcpy(to + at, from + at, kSize);
       at += kSize;
     };
-    if constexpr (kBytes > 32) copy(ByteBlock<32>{});
-    if constexpr (kBytes > 16) copy(ByteBlock<16>{});
-    if constexpr (kBytes > 8) copy(ByteBlock<8>{});
-    if constexpr (kBytes > 4) copy(ByteBlock<4>{});
-    copy(ByteBlock<2>{});
-    copy(ByteBlock<1>{});
+    if constexpr (kBytes > 32) copy(Count<32>{});
+    if constexpr (kBytes > 16) copy(Count<16>{});
+    if constexpr (kBytes > 8) copy(Count<8>{});
+    if constexpr (kBytes > 4) copy(Count<4>{});
+    copy(Count<2>{});
+    copy(Count<1>{});
   }
   REGARD_KERNEL_FN Vec set(T x) { return x - Vec{}; }
   REGARD_KERNEL_FN Vec select(Mask m, Vec a, Vec b) { return m ? a : b; }
