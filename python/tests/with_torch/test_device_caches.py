@@ -20,18 +20,8 @@ OPTIONS, CODES = test_kvcache_operator.OPTIONS, test_kvcache_codes.CODES
 
 
 @pytest.fixture
-def device_way(monkeypatch):
-    """CPU tensors go the way of a device, and every call must."""
-    calls = []
-    run = _device._call
-    monkeypatch.setattr(_device, "_call", lambda *args: calls.append(1) or run(*args))
-    monkeypatch.setattr(_device, "takes", lambda q: True)
+def device_way(device_calls, monkeypatch):
     monkeypatch.setattr(_cache_memory, "_device_of", lambda device: torch.device("cpu"))
-    torch._dynamo.reset()
-    with torch._inductor.config.patch(force_disable_caches=True):
-        yield
-    torch._dynamo.reset()
-    assert calls, "the way of a device was not taken"
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -28,19 +28,9 @@ operator = torch.ops.regard.attention
 
 
 @pytest.fixture
-def device_way(monkeypatch):
-    """CPU tensors go the way of a device; compiled graphs of one way do not serve the other."""
-    calls = []
-    run = _device._call
-    monkeypatch.setattr(_device, "_call", lambda *args: calls.append(1) or run(*args))
-    monkeypatch.setattr(_device, "takes", lambda q: True)
+def device_way(device_calls, monkeypatch):
     for module in (_call, _sdpa):
         monkeypatch.setattr(module, "kind_of", lambda *tensors: _call.MORE)
-    torch._dynamo.reset()
-    with torch._inductor.config.patch(force_disable_caches=True):
-        yield
-    torch._dynamo.reset()
-    assert calls, "the way of a device was not taken"
 
 
 def test_a_recorded_lse_is_freed_with_its_last_name(device_way):
