@@ -6,6 +6,7 @@ SCALES = ("property", "*Scales.*")
 DATA = ("core", "Scales*")
 BLOCKS = ("conformance", "*EightBits*")
 VOCABULARY = ("vocabulary", "*")
+CASES = ("conformance", "*")
 
 SCALE_MUTATIONS = [
     Mutation("converted rows lose their scales", "src/cpu/kv_tiles.h",
@@ -60,6 +61,12 @@ SCALE_MUTATIONS = [
              "_mm512_set1_epi16(0x7f << 8)", "_mm512_set1_epi16(0x7e << 8)", (VOCABULARY,)),
     Mutation("words in another scale than they are divided by", "src/cpu/decode/word_products.h",
              "f32_of(exponent - kWord)", "f32_of(exponent - kWord + (1u << 23))", (SCALES,)),
+    Mutation("the last byte of what is left of a row is 0", "src/cpu/simd/simd_avx512.h",
+             "(__mmask64{1} << bytes) - 1;", "(__mmask64{1} << (bytes - 1)) - 1;", (CASES,)),
+    Mutation("the last word of what is left of a row is 0", "src/cpu/simd/simd_vector.h",
+             "    copy(Count<2>{});\n", "", (CASES,)),
+    Mutation("codes behind the last whole block of a row are not converted", "src/cpu/decode/tile_rows.h",
+             "convert(row + dim - kCodes, to + dim - kCodes);", "", (CASES,)),
     Mutation("every run of a tile is its first", "src/cpu/decode/tile_rows.h",
              "rows.first[run] + at", "rows.first[0] + at", (SCALES,)),
     Mutation("scales of pages lie as in a batch", "src/cpu/kv_operand.h",
