@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "arguments.h"
+
 namespace regard::python {
 namespace {
 
