@@ -21,6 +21,7 @@ struct PathWork {
   double bytes = 0.0;    // of rows that the kernel reads and writes
   double cleared = 0.0;  // of positions without a row that it clears
   double copied = 0.0;   // that copies between padded and packed tensors read and write
+  double seconds = 0.0;  // of what is done once a call
 };
 
 PathWork work_of(const AttentionParams& p, const MeanSide& q, const MeanSide& kv,
@@ -36,35 +37,39 @@ PathWork work_of(const AttentionParams& p, const MeanSide& q, const MeanSide& kv
   const double rows_q = masked ? q.positions : q.rows;
   work.bytes =
       rows_q * (row.q + row.out) + (masked ? kv.positions * (row.kv + 1.0) : kv.rows * row.kv);
+  constexpr double kMakeMask = 1.5e-6, kMakeCopies = 1e-6;
+  if (masked) work.seconds = kMakeMask;
   if (path != PaddingPath::kPacked) work.cleared = (q.positions - q.rows) * row.out;
   if (is_packed != (path == PaddingPath::kPacked)) {
     // unpad reads and writes the rows; pad reads them and writes every position.
     const double in_q = is_packed ? q.rows + q.positions : 2.0 * q.rows;
     const double in_kv = is_packed ? kv.rows + kv.positions : 2.0 * kv.rows;
     const double back = is_packed ? 2.0 * q.rows : q.rows + q.positions;
+    work.seconds = kMakeCopies;
     work.copied = in_q * row.q + in_kv * row.kv + back * row.out;
   }
   return work;
 }
 
-/// The call that computes a path. Keys that a mask hides in whole blocks cost as little as those
-/// behind a length: every query sees as many as there are on average.
+/// The call that computes a path. A mask hides whole blocks of keys, which cost as little as those
+/// behind a length: every query computes as many as there are on average, and half a block.
 AttentionParams params_on(PaddingPath path, AttentionParams p) noexcept {
   if (path != PaddingPath::kMask) return p;  // rows are packed or have lengths
+  constexpr std::int64_t kHalfBlock = 4;     // keys
   const MeanSide kv = mean_keys(p);
   p.features.set(Feature::kPacked, false);
   p.features.set(Feature::kSeqlensQ, false);
   p.features.set(Feature::kSeqlensKv);
   p.tokens_q = 0;
-  p.tokens_kv = static_cast<std::int64_t>(kv.rows);
+  p.tokens_kv = std::min(static_cast<std::int64_t>(kv.rows) + kHalfBlock * p.batch,
+                         static_cast<std::int64_t>(kv.positions));
   return p;
 }
 
-// Of the rate from memory, on a Zen 4: one thread copies 24 GB/s wherever tensors lie, as packed
-// tensors are new memory in each call, and clears 8 GB/s. Of 102 batches 84 % are predicted within
-// 1.3 times; with rates of caches for copies 75 %.
-constexpr double kCopyRate = 0.67, kClearRate = 0.22;
-
+// Of the rate from memory, by times of 200 batches on a Zen 5: where tensors lie matters little, as
+// packed tensors are written and read at once. A token of [B,S,H,D] is one piece, of [B,H,S,D] one
+// for each head.
+constexpr double kCopyRate = 1.2, kCopyHeadsRate = 0.8, kClearRate = 0.8;
 /// The forward, by the default terms where the model has none, and what is copied and cleared.
 double predict(const CostModel& model, const AttentionParams& p, const PathWork& work) {
   const CostKind kind = kind_of(p, false);
@@ -72,7 +77,8 @@ double predict(const CostModel& model, const AttentionParams& p, const PathWork&
   if (entry == nullptr) entry = entry_of(default_entries(), BackendId::kFlash, kind, types_of(p));
   const double forward = seconds_of(entry->terms, count_call(model, BackendId::kFlash, p, false));
   const double rate = rates_of(model).read_gbps * 1e9;
-  return forward + (work.copied / kCopyRate + work.cleared / kClearRate) / rate;
+  const double copy_rate = p.layout_q == Layout::kBshd ? kCopyRate : kCopyHeadsRate;
+  return forward + (work.copied / copy_rate + work.cleared / kClearRate) / rate + work.seconds;
 }
 
 }  // namespace

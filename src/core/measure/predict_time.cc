@@ -163,6 +163,13 @@ double threads_at_work(const MachineRates& rates, double finest_tasks, double pr
   return is_divided ? threads : tasks / std::ceil(tasks / threads);
 }
 
+/// Blocks of a head that workers of FLASH's backward compute side by side, 192 rows and 128 keys
+/// each (src/cpu/backward/args.h).
+double blocks_side_by_side(std::int64_t rows, std::int64_t keys) noexcept {
+  constexpr std::int64_t kRows = 192, kKeys = 128;
+  return static_cast<double>(std::min((rows + kRows - 1) / kRows, (keys + kKeys - 1) / kKeys));
+}
+
 }  // namespace
 
 MachineRates rates_of(const CostModel& model) noexcept {
@@ -244,11 +251,15 @@ CallCounts count_call(const CostModel& model, BackendId backend, const Attention
       backend == BackendId::kFlash && kv_heads < 4.0 * static_cast<double>(rates.threads);
   const double row_tasks =
       static_cast<double>((rows + lanes - 1) / std::max<std::int64_t>(lanes, 1));
-  const double finest = !is_few         ? kv_heads * row_tasks
+  const double side_by_side = backward && backend == BackendId::kFlash
+                                  ? std::max(blocks_side_by_side(rows, kv.length), 1.0)
+                                  : row_tasks;
+  const double finest = !is_few         ? kv_heads * side_by_side
                         : shares_splits ? kv_heads * std::floor(split_count)
                                         : kv_heads;
   const double products = all_pairs * heads * dims;
-  const double threads = threads_at_work(rates, std::max(finest, 1.0), products, !is_few);
+  const bool is_divided = !is_few && side_by_side > 1.0;
+  const double threads = threads_at_work(rates, std::max(finest, 1.0), products, is_divided);
   const double share = threads / static_cast<double>(std::max(rates.threads, 1));
   const double f32_peak =
       (p.dtype_q == Dtype::kF64 ? rates.f64_gflops : rates.f32_gflops) * 1e9 * share;
