@@ -176,6 +176,11 @@ struct TaskPrefetch {
     self->outs = task_cursor(p, p.out, p.head_dim_v, order.now);
     put_first(&self->outs);
   }
+
+  /// Where the outs are written without being read.
+  REGARD_KERNEL_FN void leave_out_outs(TaskPrefetch* self) {
+    if (self->first == &self->outs) self->first = self->outs.then;
+  }
 };
 
 /// What the row blocks of a head prefetch at a tile of K and V, by prefetch_rows.

@@ -69,6 +69,34 @@ REGARD_KERNEL_FN void store_vectors(Element type, char* p, const typename V::Vec
   REGARD_UNROLL for (int i = 0; i < kVectors; ++i) store_vector<V>(type, p + i * bytes, v[i]);
 }
 
+/// Whether vectors are lines of the caches, which V::stream writes whole.
+template <class V>
+inline constexpr bool kHasStream = requires(char* p, typename V::Vec v) {
+  V::stream(p, v);
+};
+
+/// As store_vectors; elements of f32 and pairs of vectors of bf16 that fill lines go past the
+/// caches.
+template <class V, int kVectors>
+REGARD_KERNEL_FN void stream_vectors(Element type, char* p, const typename V::Vec (&v)[kVectors]) {
+  const bool fills_lines = reinterpret_cast<std::uintptr_t>(p) % sizeof(typename V::Vec) == 0;
+  if constexpr (kHasStream<V>) {
+    if (fills_lines && type == kOwnElement<V>) {
+      REGARD_UNROLL for (int i = 0; i < kVectors; ++i) V::stream(p + i * sizeof(v[i]), v[i]);
+      return;
+    }
+    if constexpr (sizeof(typename V::Scalar) == sizeof(float) && kVectors % 2 == 0) {
+      if (fills_lines && type == Element::kBf16) {
+        REGARD_UNROLL for (int i = 0; i < kVectors; i += 2) {
+          V::stream(p + i / 2 * sizeof(v[i]), V::bf16_pair_words(v[i], v[i + 1]));
+        }
+        return;
+      }
+    }
+  }
+  store_vectors<V>(type, p, v);
+}
+
 /// Whether load_vector knows the type.
 template <class V>
 REGARD_KERNEL_FN bool is_vector_type(Element type) {

@@ -75,4 +75,24 @@ std::int64_t decode_tile_kv(const AttentionParams& params, const TiledKernel& ke
                         std::max(params.head_dim_qk, params.head_dim_v), tile_kv, column_bytes);
 }
 
+bool streams_out(const AttentionParams& params, std::int64_t l3_bytes) noexcept {
+  // On a Zen 5 16 to 32 keys gain 1.08 to 1.4 in f32, 1.12 to 1.2 in bf16, 48 1.01; 64 lose up to
+  // 0.07 in [B,S,H,D], as their products are long enough to hide the reads.
+  constexpr std::int64_t kFewKeys = 48;
+  const bool packed = params.features.has(Feature::kPacked);
+  const auto rows = [&](std::int64_t total, std::int64_t seqlen, std::int64_t heads) {
+    return saturating_mul(packed ? total : saturating_mul(params.batch, seqlen), heads);
+  };
+  const std::int64_t q = rows(params.total_q, params.seqlen_q, params.num_heads_q),
+                     kv = rows(params.total_kv, params.seqlen_kv, params.num_heads_kv);
+  const auto bytes = [](std::int64_t of_rows, Dtype dtype, std::int64_t dim) {
+    return saturating_mul(of_rows, bytes_of(dtype, dim));
+  };
+  const std::int64_t in_q = saturating_add(bytes(q, params.dtype_q, params.head_dim_qk),
+                                           bytes(q, params.dtype_out, params.head_dim_v)),
+                     in_kv = saturating_add(bytes(kv, params.dtype_k, params.head_dim_qk),
+                                            bytes(kv, params.dtype_v, params.head_dim_v));
+  return params.seqlen_kv <= kFewKeys && l3_bytes > 0 && saturating_add(in_q, in_kv) > l3_bytes;
+}
+
 }  // namespace regard::cpu

@@ -33,4 +33,9 @@ bool has_narrow_window(const AttentionParams& params, const TiledKernel& kernel)
 std::int64_t decode_tile_kv(const AttentionParams& params, const TiledKernel& kernel,
                             std::int64_t tile_kv) noexcept;
 
+/// Whether rows of out go past the caches, of few keys, so that memory bounds the call, and where
+/// q, k, v and out together are larger than the last cache of `l3_bytes` (0: not known): lines of
+/// out would be read only to be overwritten. Changes no bits.
+bool streams_out(const AttentionParams& params, std::int64_t l3_bytes) noexcept;
+
 }  // namespace regard::cpu

@@ -129,11 +129,11 @@ constexpr TiledVariant kVariants[] = {
     {.name = "whole_splits", .shares_splits = false},
 };
 
-/// What a plan of plan_variant() holds.
-const TiledVariant& variant_of(const KernelPlan& plan) noexcept {
-  const auto* const variant = static_cast<const TiledVariant*>(plan.state.get());
-  return variant != nullptr ? *variant : kDefaultVariant;
-}
+/// What a plan holds.
+struct TiledPlan {
+  const TiledVariant& variant;  // a constant
+  std::int64_t l3_bytes;
+};
 
 }  // namespace
 
@@ -458,10 +458,7 @@ KernelPlan TiledBackend::plan_of(const AttentionKey& key, const Env& env,
   plan.tile_q = block_rows(params, shape, {max_row_blocks(params, env, variant), plan.workers});
   plan.tile_kv = tile_kv(params, *shape.kernel);
   plan.workspace_bytes = workspace_of(key, env, variant);
-  // Not owned: variants are constants.
-  if (&variant != &kDefaultVariant) {
-    plan.state = std::shared_ptr<const void>(std::shared_ptr<const void>(), &variant);
-  }
+  plan.state = std::make_shared<const TiledPlan>(TiledPlan{variant, env.l3_bytes});
   return plan;
 }
 
@@ -506,7 +503,7 @@ Expected<KernelPlan> TiledBackend::plan_variant(const AttentionKey& key, const E
 
 Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& params,
                              const Buffers& buffers, const Launch& launch) const {
-  const TiledVariant& variant = variant_of(plan);
+  const auto& [variant, l3_bytes] = *static_cast<const TiledPlan*>(plan.state.get());
   Shape shape = shape_of(params, plan.isa, plan.workers, variant);
   const TiledKernel& k = *shape.kernel;
   const bool splits_blocks = shape.divides_blocks(plan.workers);
@@ -536,6 +533,7 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
     return failure(StatusCode::kInternal, "execute", traits_.name, ": workers need ", workers_bytes,
                    " bytes, the plan has ", room);
   }
+  args.streams_out = streams_out(params, l3_bytes);
   Functions functions;
   make_problem(params, buffers, &args.problem, &functions);
   clear_amax(args.problem.out_amax, 1);

@@ -32,6 +32,7 @@ struct OutputRows {
   const T* sums;     // of the tiles before, [W][padded head_dim_v]; null: there is none
   const T* rescale;  // [W]
   std::int64_t step;
+  bool streams;  // rows of out go past the caches where they can
 };
 
 /// The rows of out, which the row block's last tile writes, or those of `sums`.
@@ -41,6 +42,7 @@ static void find_output_rows(const Problem& p, const RowBlock<V>& row_block, boo
   using T = typename V::Scalar;
   to->step = padded_head_dim(p.head_dim_v);
   to->sums = row_block.has_out ? sums : nullptr;
+  to->streams = false;
   if (is_last) {
     to->type = p.out.type;
     inverse_sums(p, row_block, to->share);
@@ -147,7 +149,11 @@ static void add_output_columns(const OutputRows<V>& to, std::int64_t first, std:
         }
         sum[i][v] *= share;
       }
-      store_vectors<V>(type, to.row[w + i] + at, sum[i]);
+      if (to.streams) {
+        stream_vectors<V>(type, to.row[w + i] + at, sum[i]);
+      } else {
+        store_vectors<V>(type, to.row[w + i] + at, sum[i]);
+      }
     }
   };
   const auto add_all = [&](Element type) __attribute__((always_inline)) {

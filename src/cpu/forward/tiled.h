@@ -22,6 +22,7 @@ struct TiledArgs {
   bool copies_values = false;       // of f32 too, where FloatTiles gains by it
   bool copies_strided = false;      // where their rows do not follow one another, too
   bool ends_at_once = false;        // in one tile all rows end, whose outs need no room
+  bool streams_out = false;         // rows of out go past the caches
   // Offsets into the scratch; nothing in it grows with a length. W is the kernel's width.
   std::int64_t at_row_blocks = 0;
   std::int64_t at_q = 0;          // [row blocks][padded head_dim_qk][W]

@@ -152,6 +152,7 @@ static void start_output_rows(const RowBlockSet<Tiles>& set, std::int64_t x, Til
   auto& row_block = set.row_blocks()[x];
   const bool is_last = tile.begin + tile.size >= reach(row_block).hi;
   find_output_rows(set.a.problem, row_block, is_last, out, to);
+  to->streams = is_last && set.a.streams_out;
   to->rescale = rescale;
   row_block.has_out = true;
   row_block.is_written = is_last;

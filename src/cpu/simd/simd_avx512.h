@@ -104,6 +104,14 @@ REGARD_KERNEL_FN void copy_first(char* to, const char* from, std::int64_t bytes)
   _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(first, from));
 }
 
+/// See Simd::stream.
+REGARD_KERNEL_FN void write_past_caches(char* to, __m512 v) {
+  _mm512_stream_ps(reinterpret_cast<float*>(to), v);
+}
+REGARD_KERNEL_FN void write_past_caches(char* to, __m512d v) {
+  _mm512_stream_pd(reinterpret_cast<double*>(to), v);
+}
+
 REGARD_KERNEL_FN __m128i sixteen_bytes(const void* p) {
   return _mm_loadu_si128(static_cast<const __m128i*>(p));
 }
@@ -181,6 +189,10 @@ REGARD_KERNEL_FN bool has_nan_of_f8e4m3(IntVec seen) {
 
 REGARD_KERNEL_FN void copy_first(char* to, const char* from, std::int64_t bytes) {
   cpu::SimdVector<float, 64>::copy_start(to, from, bytes);
+}
+template <class Vec>
+REGARD_KERNEL_FN void write_past_caches(char* to, Vec v) {
+  __builtin_memcpy(to, &v, sizeof(v));
 }
 REGARD_KERNEL_FN IntVec read_words(const char* p) {
   std::int16_t words[32];
@@ -300,6 +312,9 @@ struct Simd : cpu::SimdVector<T, 64> {
   REGARD_KERNEL_FN void copy_start(char* to, const char* from, std::int64_t bytes) {
     copy_first(to, from, bytes);
   }
+  /// A line at `to`, a multiple of 64, without reading it first. Other threads see it after a fence
+  /// alone, which run_tasks has.
+  REGARD_KERNEL_FN void stream(char* to, Vec v) { write_past_caches(to, v); }
   REGARD_KERNEL_FN Vec sum_rows(Vec (&rows)[Base::kLanes]) { return sums(rows); }
   REGARD_KERNEL_FN void transpose(Vec (&rows)[Base::kLanes]) { exchange(rows); }
   REGARD_KERNEL_FN Vec load_bf16(const std::uint16_t* p) { return read_bf16(p); }

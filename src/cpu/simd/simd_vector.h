@@ -164,6 +164,15 @@ struct SimdVector {
     __builtin_memcpy(p, &words, sizeof(words));
   }
 
+  /// The words that store_bf16_pair stores.
+  REGARD_KERNEL_FN Vec bf16_pair_words(Vec first, Vec second) {
+    std::uint16_t words[2 * kLanes];
+    store_bf16_pair(words, first, second);
+    Vec made;
+    __builtin_memcpy(&made, words, sizeof(made));
+    return made;
+  }
+
   /// bf16 of low's lanes in the low halves of words, of high's in the high ones; as store_bf16.
   REGARD_KERNEL_FN Unsigned bf16_pairs(Vec low, Vec high) {
     return (bf16_words(low) >> 16) | (bf16_words(high) & 0xffff0000u);

@@ -18,15 +18,22 @@ struct State {
   std::atomic<std::int64_t> next{0};
 };
 
+/// Orders stores past the caches (V::stream) before those by which a caller hands on the outputs.
+void fence_streams() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#endif
+}
+
 void run_worker(void* opaque, int worker) {
   State& state = *static_cast<State*>(opaque);
   const TaskLoop& loop = *state.loop;
   char* const scratch = state.scratch + worker * loop.scratch_bytes;
   for (;;) {
     const TaskRange range = take_tasks(&state.next, loop.tasks, state.workers);
-    if (range.begin >= range.end) return;
+    if (range.begin >= range.end) return fence_streams();
     for (std::int64_t task = range.begin; task < range.end; ++task) {
-      if (is_interrupted(state.interrupt)) return;
+      if (is_interrupted(state.interrupt)) return fence_streams();
       loop.fn(loop.args, task, scratch);
     }
   }
