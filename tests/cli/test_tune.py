@@ -44,7 +44,7 @@ class Tune(CliTest):
         self.assertEqual(found["table"], str(table))
         lines = table.read_text().splitlines()
         self.assertEqual(lines[:2], ["regard-tuning 1", f"lines {len(lines) - 2}"])
-        self.assertEqual(sum(line.startswith("cost ") for line in lines), 45)
+        self.assertEqual(sum(line.startswith("cost ") for line in lines), 54)
         self.assertEqual(sum(line.startswith("rates ") for line in lines), 1)
         explained = self.document("explain", "b1 hq2 sq8 d8 f32", "--threads", "1",
                                   env={"REGARD_TUNING": str(table)})
