@@ -14,9 +14,10 @@ FLOAT, CPU = 2, 1  # DLPack's numbers, as in regard.h
 
 TENSORS = """q k v out lse saved_stats scores_out attn_mask attn_bias alibi_slopes sinks
     segment_ids_q segment_ids_kv seqlens_q seqlens_kv cache_leftpad diagonal_offsets cu_seqlens_q
-    cu_seqlens_kv page_table scales_k scales_v channel_scales_k block_mask captured0
+    cu_seqlens_kv page_table scales_k scales_v channel_scales_k scales_q block_mask captured0
     captured1 captured2 captured3 captured4 captured5 captured6 captured7 k_new v_new tree_mask
-    rotary_cos rotary_sin positions cache_batch_idx descale_q descale_k descale_v""".split()
+    rotary_cos rotary_sin positions cache_batch_idx descale_q descale_k descale_v
+    out_amax""".split()
 
 
 class Dtype(ctypes.Structure):
@@ -34,8 +35,9 @@ class Request(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t),
                 *[(name, ctypes.POINTER(Tensor)) for name in TENSORS],
                 ("diagonal_offset", ctypes.c_int64), ("rng_seed", ctypes.c_uint64),
-                ("rng_offset", ctypes.c_uint64), ("max_seqlen_q", ctypes.c_int64),
-                ("max_seqlen_kv", ctypes.c_int64), ("softmax_scale", ctypes.POINTER(ctypes.c_double)),
+                ("rng_offset", ctypes.c_uint64), ("dropout_origin", ctypes.c_int64 * 4),
+                ("max_seqlen_q", ctypes.c_int64), ("max_seqlen_kv", ctypes.c_int64),
+                ("softmax_scale", ctypes.POINTER(ctypes.c_double)),
                 ("window_left", ctypes.POINTER(ctypes.c_int64)),
                 ("window_right", ctypes.POINTER(ctypes.c_int64)), ("softcap", ctypes.c_double),
                 ("dropout_p", ctypes.c_double), ("page_size", ctypes.c_int64),
