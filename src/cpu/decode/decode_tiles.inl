@@ -208,7 +208,7 @@ class DecodeTiles {
     if constexpr (kHasWords) {
       if (dots_words(p_, keys_.type) && Words::are_finite(p_, rows, q) &&
           (visible.begin - tile_.begin) % kRunKeys == 0) {
-        RepeatedPrefetch ahead{next_keys_, row_groups(rows)};
+        RepeatedPrefetch ahead = repeated<V>(next_keys_, row_groups(rows), k_, keys_);
         const std::int64_t begin = visible.begin - tile_.begin;
         return for_row_groups(
             rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
@@ -220,7 +220,7 @@ class DecodeTiles {
     if constexpr (kHasGroupBytes) {
       if (dots_groups(p_, k_.type) && Words::are_finite(p_, rows, q) &&
           (visible.begin - tile_.begin) % kRunKeys == 0) {
-        RepeatedPrefetch ahead{next_keys_, row_groups(rows)};
+        RepeatedPrefetch ahead = repeated<V>(next_keys_, row_groups(rows), k_, keys_);
         const WordRows keys{&keys_, visible.begin - tile_.begin, visible.size};
         bool all = true;
         for_row_groups(
@@ -251,7 +251,7 @@ class DecodeTiles {
     if constexpr (kHasGroupBytes) {
       if (multiplies_groups(p_, values_.type, p_.head_dim_v) && is_rounded &&
           (visible.begin - tile_.begin) % kRunKeys == 0) {
-        RepeatedPrefetch ahead{next_values_, row_groups(rows)};
+        RepeatedPrefetch ahead = repeated<V>(next_values_, row_groups(rows), v_, values_);
         const WordRows values{&values_, visible.begin - tile_.begin, visible.size};
         const std::int64_t step = Out::row_size(p_), keys = visible.size;
         return for_row_groups(
@@ -271,7 +271,7 @@ class DecodeTiles {
   /// Pairs of keys, or floats where weights are not finite.
   template <class Values, Element kType>
   void add_pairs(std::int64_t rows, Tile visible, Place probs, const T* rescale, T* out) {
-    RepeatedPrefetch ahead{next_values_, row_groups(rows)};
+    RepeatedPrefetch ahead = repeated<V>(next_values_, row_groups(rows), v_, values_);
     const WordRows values{&values_, visible.begin - tile_.begin, visible.size};
     const std::int64_t step = Out::row_size(p_), keys = visible.size;
     for_row_groups(
@@ -324,7 +324,7 @@ class DecodeTiles {
   /// Keys in blocks of kLanes: as many sums of products as fill a vector when added up.
   template <Element kType, bool kPairs>
   void dot_keys(std::int64_t rows, const T* q, Tile visible, Place to) {
-    RepeatedPrefetch ahead{next_keys_, row_groups(rows)};
+    RepeatedPrefetch ahead = repeated<V>(next_keys_, row_groups(rows), k_, keys_);
     const std::int64_t at = visible.begin - tile_.begin;
     std::int64_t count = 0;
     for (std::int64_t j = 0; j < visible.size; j += count) {
@@ -381,7 +381,7 @@ class DecodeTiles {
       REGARD_UNROLL for (int r = 0; r < kRows; ++r) query[r] = Columns::of_query(q + r * step, d);
       REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
         if (kLines > 0 && i % kPrefetchKeys == 0) {
-          prefetch_lines<kUnrolledLines<kRows, kLines>>(&ahead->cursor, lines);
+          prefetch_lines<kUnrolledLines<kRows, kLines>, kHasBf16OfF8<V>>(&ahead->cursor, lines);
         }
         const Column key = load(first + i * stride);
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -392,7 +392,7 @@ class DecodeTiles {
     std::int64_t d = 0;
     if constexpr (kType == Element::kU4) {
       for (; d < dim; d += kGroup) {
-        prefetch_lines<kUnrolledLines<kRows, kLines>>(&ahead->cursor, lines);
+        prefetch_lines<kUnrolledLines<kRows, kLines>, kHasBf16OfF8<V>>(&ahead->cursor, lines);
         dot_group<kRows, kKeys>(self, q + d, rows, d / kGroup, sum);
       }
     }
@@ -447,7 +447,7 @@ class DecodeTiles {
   /// The rows of the tile's V are in the L1 while the rows of the row block take their turns.
   template <Element kType, bool kSelect>
   void add_values(std::int64_t rows, Place probs, Tile visible, const T* rescale, T* out) {
-    RepeatedPrefetch ahead{next_values_, row_groups(rows)};
+    RepeatedPrefetch ahead = repeated<V>(next_values_, row_groups(rows), v_, values_);
     for_row_groups(
         rows, [&](std::int64_t r, auto size) __attribute__((always_inline)) {
           add_group<kType, decltype(size)::value, kSelect>(r, probs, visible, rescale, out, &ahead);
@@ -533,7 +533,7 @@ class DecodeTiles {
     constexpr int kLines = lines_of_vectors<kType>(kVectors);
     const std::int64_t lines = lines_each(*ahead, kLines);
     const auto add_key = [&]() __attribute__((always_inline)) {
-      prefetch_lines<kUnrolledLines<kRows, kLines>>(&ahead->cursor, lines);
+      prefetch_lines<kUnrolledLines<kRows, kLines>, kHasBf16OfF8<V>>(&ahead->cursor, lines);
       if constexpr (kRows < kVectors) {  // the fewer ones wait in registers
         typename V::Vec weight[kRows];
         REGARD_UNROLL for (int r = 0; r < kRows; ++r) weight[r] = V::set(weights.first[r]);

@@ -179,6 +179,15 @@ struct TileRows {
   const char* groups[kMaxRuns];  // scales and minima of u4, else null
 };
 
+/// What the loops over `groups` blocks of rows of q prefetch while they multiply `rows` of x. f16
+/// of 8-bit floats has no gain by half of the lines.
+template <class V>
+REGARD_KERNEL_FN RepeatedPrefetch repeated(const LinesCursor& cursor, std::int64_t groups,
+                                           const KvOperand& x, const TileRows& rows) {
+  const bool is_half = element_bytes(rows.type) == 2 * element_bytes(x.type);
+  return {cursor, groups, kHasBf16OfF8<V> && is_half};
+}
+
 /// Keys from j on that follow one another, at most `count`.
 REGARD_KERNEL_FN std::int64_t run_from(const TileRows& rows, std::int64_t j, std::int64_t count) {
   const std::int64_t run_keys = std::int64_t{1} << rows.run_log2;

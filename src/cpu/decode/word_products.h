@@ -287,7 +287,8 @@ struct WordProducts {
     const std::uint32_t* pair = weights.pairs;
     const char* row = nullptr;
     const auto add_keys = [&]() __attribute__((always_inline)) {
-      prefetch_lines<V::kLanes == 16 && kSlots == 1 ? 0 : kLines>(&ahead->cursor, lines);
+      prefetch_lines<V::kLanes == 16 && kSlots == 1 ? 0 : kLines, kHasBf16OfF8<V>>(&ahead->cursor,
+                                                                                   lines);
       Int value[2 * kColumns];
       REGARD_UNROLL for (int c = 0; c < kColumns; ++c) {
         V::pair_words(Values::load(row + c * kStepBytes),
