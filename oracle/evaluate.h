@@ -92,6 +92,7 @@ class Evaluator {
   // ---- errors
   double error_of(const Node& n, const Value& v) const;
   double propagated(const Node& n, const Value& v) const;
+  double product_error(const Value& x, const Value& y) const;
   double own_rounding(const Node& n, const Value& v) const;
   double selected_error(const Node& n) const;
   bool is_certain(const Node& n) const;

@@ -110,7 +110,7 @@ double Evaluator<R>::propagated(const Node& n, const Value& v) const {
   switch (n.op) {
     case NodeOp::kAdd:
     case NodeOp::kSubtract: return x.error + y.error;
-    case NodeOp::kMultiply: return times(size(y.real), x.error) + times(size(x.real), y.error);
+    case NodeOp::kMultiply: return product_error(x, y);
     case NodeOp::kDivide: return (x.error + times(size(v.real), y.error)) / size(y.real);
     case NodeOp::kExp: return times(size(v.real), x.error);
     case NodeOp::kLog: return x.error == 0.0 ? 0.0 : x.error / size(x.real);
@@ -146,6 +146,13 @@ double Evaluator<R>::own_rounding(const Node& n, const Value& v) const {
                              ? std::numeric_limits<double>::min() / 0x1p-53
                              : static_cast<double>(std::numeric_limits<float>::min()) / 0x1p-24;
   return units * size(v.real) + flushed;
+}
+
+/// What both errors make together counts where rounding decides what the factors are.
+template <class R>
+double Evaluator<R>::product_error(const Value& x, const Value& y) const {
+  return times(size(y.real), x.error) + times(size(x.real), y.error) +
+         times(u() * x.error, y.error);
 }
 
 /// Of one of two values. Where rounding may exchange them, how far they are apart counts as well.
@@ -255,7 +262,8 @@ void Evaluator<R>::push(const Node& n, int k, const Value& from, R slope, double
   if (to.size > 0.0) to.moved += times(from.size, step);  // the sum is rounded
   to.slope += from.slope * slope;
   to.size += times(from.size, step);
-  to.moved += times(from.moved, step) + times(from.size, slope_error + (is_sign ? 0.0 : step));
+  to.moved += times(from.moved, step + u() * slope_error) +
+              times(from.size, slope_error + (is_sign ? 0.0 : step));
 }
 
 template <class R>
@@ -281,7 +289,8 @@ void Evaluator<R>::push_all(const Node& n, const Value& v) {
     case NodeOp::kNegate: push(n, 0, v, R{-1}, 0.0); break;
     case NodeOp::kAbs: {
       const bool either = x.error > 0.0 && size(x.real) <= given_.margin * u() * x.error;
-      push(n, 0, v, sign_of(x.real), either ? 2.0 / u() : 0.0);
+      const R sign = sign_of(x.real);
+      push(n, 0, v, sign, either ? (1.0 + size(sign)) / u() : 0.0);
       break;
     }
     case NodeOp::kExp: push(n, 0, v, v.real, v.error); break;

@@ -416,5 +416,15 @@ TEST(OracleExpression, WhereRoundingDecidesItSaysHowMuch) {
   EXPECT_EQ(analysed("max(score,1.0)", 1.5, 1.0, true).slope_size, 1.0);
 }
 
+// A derivative, or a value, that is 0 twice over and whose factors rounding makes 1 and 3.
+TEST(OracleExpression, ErrorsOfFactorsThatAreZeroMultiply) {
+  EXPECT_EQ(analysed("abs(abs(score))", 0.0, 1.0, true).slope_size, 0x1p24);
+  EXPECT_EQ(analysed("abs(score)", 0.0, 1.0, true).slope_size, 0x1p24);
+  EXPECT_EQ(analysed("abs(score)", 0x1p-24, 1.0, true).slope_size, 2.0 + 2.0 * 0x1p24);
+  const double below = 1.0 - 0x1p-26;
+  EXPECT_NEAR(analysed("where(score<1.0,0.0,1.0)*where(score<1.0,0.0,3.0)", below, 1.0).error,
+              3.0 * 0x1p24, 1.0);
+}
+
 }  // namespace
 }  // namespace regard
