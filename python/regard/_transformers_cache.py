@@ -162,9 +162,9 @@ class Cache(cache_utils.Cache):
     max_batch_size: of sequences, beams counted. max_cache_len: rows that are never exceeded, and that
     are allocated at once where there are no pages; None: the memory doubles as it grows.
 
-    Rows in pages or of 8 bits need torch.no_grad(), and a CPU or, in a build with CUDA, a CUDA device, of
-    which nothing waits but a reordering of beams, whose indices the host reads. Another attention than regard's gets them
-    as an ordinary tensor, a copy of the numbers that they stand for.
+    Rows in pages or of 8 bits need torch.no_grad(), and a CPU or, in a build with CUDA, a CUDA device. The
+    host waits for the device only where beams are reordered, to read their indices. Another attention than
+    regard's gets such rows as an ordinary tensor, a copy of the numbers that they stand for.
 
     Raises regard.CacheFullError before a row is written where the batch or the rows are too many,
     regard.torch.ArgumentError for a dtype, a page_size, a layer or a tensor that it cannot hold.

@@ -236,4 +236,26 @@ const char* read_text(PyObject* object, const char* name, const char* accepted) 
   return text;
 }
 
+Diagonal read_diagonal_word(PyObject* object, const char* accepted) {
+  const char* const word = read_text(object, "diagonal", accepted);
+  if (std::strcmp(word, "top_left") == 0) return Diagonal::kTopLeft;
+  if (std::strcmp(word, "bottom_right") == 0) return Diagonal::kBottomRight;
+  raise_value("diagonal (" + repr(object) + ") must be " + accepted);
+}
+
+std::pair<std::int64_t, std::int64_t> read_window(PyObject* object) {
+  constexpr const char* kAccepted = "a pair of integers (left, right), -1 where it is unlimited";
+  if (!PyTuple_Check(object) && !PyList_Check(object)) {
+    raise_type("window (" + repr(object) + ") must be " + kAccepted);
+  }
+  if (PySequence_Fast_GET_SIZE(object) != 2) {
+    raise_value("window (" + repr(object) + ") must be " + kAccepted);
+  }
+  // New references: another thread may change a list meanwhile.
+  const nb::object left = nb::steal(PySequence_GetItem(object, 0));
+  const nb::object right = nb::steal(PySequence_GetItem(object, 1));
+  if (!left.is_valid() || !right.is_valid()) throw nb::python_error();
+  return {read_int64(left.ptr(), "window[0]"), read_int64(right.ptr(), "window[1]")};
+}
+
 }  // namespace regard::python

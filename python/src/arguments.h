@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <utility>
+
+#include "regard/params.h"
 
 // The arguments of attention, attention_backward and explain, read from CPython's own calling
 // convention. A nanobind function of this many keywords takes 180 to 270 ns before its first line,
@@ -146,5 +149,9 @@ std::int64_t read_int64(PyObject* object, const char* name);
 std::uint64_t read_uint64(PyObject* object, const char* name);
 /// UTF-8 text that lives as long as the object.
 const char* read_text(PyObject* object, const char* name, const char* accepted);
+/// 'top_left' or 'bottom_right', which `accepted` names among what else a function takes.
+Diagonal read_diagonal_word(PyObject* object, const char* accepted);
+/// (left, right)
+std::pair<std::int64_t, std::int64_t> read_window(PyObject* object);
 
 }  // namespace regard::python

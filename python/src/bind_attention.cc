@@ -246,7 +246,7 @@ nb::object explain_case(const Arguments& arguments) {
                " was given beside a case in words, which says it itself; accepted are policy and "
                "backends");
   }
-  const Policy policy = read_policy(arguments);
+  const Policy policy = read_policy(arguments.given(kPolicy), arguments.given(kBackends));
   const Expected<Case> problem = parse_case(read_text(arguments.value[kQ], "case", "text"));
   if (!problem) raise_status(problem.status());
   const AmbientScopes scopes;

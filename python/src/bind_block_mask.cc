@@ -62,14 +62,7 @@ void read_diagonal(nb::handle diagonal, AttentionParams* params, Buffers* buffer
     buffers->diagonal_offset = read_int64(diagonal.ptr(), "diagonal");
     return;
   }
-  const char* const word = read_text(diagonal.ptr(), "diagonal", kAccepted);
-  if (std::strcmp(word, "top_left") == 0) {
-    params->diagonal = Diagonal::kTopLeft;
-  } else if (std::strcmp(word, "bottom_right") == 0) {
-    params->diagonal = Diagonal::kBottomRight;
-  } else {
-    raise_value("diagonal (" + repr(diagonal.ptr()) + ") must be " + kAccepted);
-  }
+  params->diagonal = read_diagonal_word(diagonal.ptr(), kAccepted);
 }
 
 std::pair<std::int64_t, std::int64_t> read_block_size(nb::handle size) {

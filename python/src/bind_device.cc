@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "arguments.h"
 #include "bind_policy.h"
 #include "call_scope.h"
 #include "dlpack.h"
@@ -52,41 +54,40 @@ void take_codes(PyObject* word, const char* name, TensorView* view) {
   *view = as_u4(*view, name, to_string(view->dtype));
 }
 
-void take_options(const nb::dict& given, AttentionGradRequest* request) {
+void take_options(const nb::dict& values, AttentionGradRequest* request) {
   AttentionOptions& options = request->options;
-  for (auto [key, value] : given) {
+  for (auto [key, value] : values) {
     const auto name = nb::cast<std::string>(key);
+    PyObject* const given = value.ptr();
     if (name == "is_causal") {
-      options.is_causal = nb::cast<bool>(value);
+      options.is_causal = read_bool(given, "is_causal");
     } else if (name == "diagonal") {
-      options.diagonal = nb::cast<std::string>(value) == "bottom_right" ? Diagonal::kBottomRight
-                                                                        : Diagonal::kTopLeft;
+      options.diagonal = read_diagonal_word(given, "'top_left' or 'bottom_right' on a CUDA device");
     } else if (name == "window") {
-      options.window_left = nb::cast<std::int64_t>(value[0]);
-      options.window_right = nb::cast<std::int64_t>(value[1]);
+      std::tie(options.window_left, options.window_right) = read_window(given);
     } else if (name == "softmax_scale") {
-      options.softmax_scale = nb::cast<double>(value);
+      options.softmax_scale = read_double(given, "softmax_scale");
     } else if (name == "softcap") {
-      options.softcap = nb::cast<double>(value);
+      options.softcap = read_double(given, "softcap");
     } else if (name == "dropout_p") {
-      options.dropout_p = nb::cast<double>(value);
+      options.dropout_p = read_double(given, "dropout_p");
     } else if (name == "max_seqlen_q") {
-      request->max_seqlen_q = nb::cast<std::int64_t>(value);
+      request->max_seqlen_q = read_int64(given, "max_seqlen_q");
     } else if (name == "max_seqlen_kv") {
-      request->max_seqlen_kv = nb::cast<std::int64_t>(value);
+      request->max_seqlen_kv = read_int64(given, "max_seqlen_kv");
     } else if (name == "d_lse") {
-      options.d_lse = nb::cast<bool>(value);
+      options.d_lse = read_bool(given, "d_lse");
     } else if (name == "rotary_interleaved") {
-      options.rotary_interleaved = nb::cast<bool>(value);
+      options.rotary_interleaved = read_bool(given, "rotary_interleaved");
     } else if (name == "hadamard") {
-      options.hadamard = nb::cast<bool>(value);
+      options.hadamard = read_bool(given, "hadamard");
     } else if (name == "k_dtype") {
-      take_codes(value.ptr(), "k", &request->k);
+      take_codes(given, "k", &request->k);
     } else if (name == "v_dtype") {
-      take_codes(value.ptr(), "v", &request->v);
+      take_codes(given, "v", &request->v);
     } else if (name == "seed") {
-      request->rng_seed = request->saved.rng_seed = nb::cast<std::uint64_t>(value);
-    } else {
+      request->rng_seed = request->saved.rng_seed = read_uint64(given, "seed");
+    } else if (name != "backends") {
       raise_type("option " + name + " is not an option of a call on a device");
     }
   }
@@ -98,7 +99,9 @@ struct CallRequest {
     take_tensors(tensors, &request, &owners);
     take_options(options, &request);
     request.options.needs_grad = needs_grad;
-    if (const Policy* const found = policy_in(given.ptr())) policy = *found;
+    const nb::object backends = options.get("backends", nb::none());
+    policy = read_policy(given.is_none() ? nullptr : given.ptr(),
+                         backends.is_none() ? nullptr : backends.ptr());
   }
   AttentionParams params() const {
     const Expected<AttentionParams> described = describe(request);

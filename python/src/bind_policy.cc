@@ -162,6 +162,30 @@ std::vector<BackendRef> read_backends(nb::handle object, const char* name) {
   return refs;
 }
 
+Policy read_policy(PyObject* given_policy, PyObject* given_backends) {
+  Policy policy;
+  if (given_policy != nullptr) {
+    const Policy* value = policy_in(given_policy);
+    if (value == nullptr) {
+      raise_type("policy (" + repr(given_policy) + ") must be a regard.Policy");
+    }
+    policy = *value;
+  }
+  if (given_backends != nullptr) {
+    const std::vector<BackendRef> backends = read_backends(given_backends, "backends");
+    if (backends.empty()) raise_value("backends ([]) must name at least one backend");
+    // One name has no order: a policy's preferences may stay.
+    const bool is_ordered = backends.size() > 1;
+    if (policy.only.has_value() || (is_ordered && policy.prefer.has_value())) {
+      raise_value("backends (" + repr(given_backends) + ") and policy." +
+                  (policy.only.has_value() ? "only" : "prefer") + " were both given; expected one");
+    }
+    policy.only = backends;
+    if (is_ordered) policy.prefer = backends;
+  }
+  return policy;
+}
+
 AmbientScopes::AmbientScopes() {
   PyObject* value = nullptr;
   if (PyContextVar_Get(scopes_variable, nullptr, &value) != 0) throw nb::python_error();

@@ -23,6 +23,9 @@ BackendRef read_backend(PyObject* object, const char* name);
 /// One name, or a list or tuple of them; raises naming the argument.
 std::vector<BackendRef> read_backends(nanobind::handle object, const char* name);
 
+/// `policy=` and `backends=` of a call, null where one was not given, as one policy.
+Policy read_policy(PyObject* given_policy, PyObject* given_backends);
+
 /// The scopes of the caller's contextvars context, opened on this thread for as long as it lives. A
 /// call never awaits, so the C++ stack of scopes, which is the thread's, holds nobody else's.
 class AmbientScopes {

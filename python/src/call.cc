@@ -4,6 +4,7 @@
 #include <cstring>
 #include <random>
 #include <string_view>
+#include <tuple>
 
 #include "bind_lengths.h"
 #include "bind_policy.h"
@@ -99,30 +100,6 @@ RowOrder read_layout(PyObject* object) {
   raise_value("layout (" + repr(object) + ") must be 'BHSD' or 'BSHD'");
 }
 
-Policy read_policy(const Arguments& arguments) {
-  Policy policy;
-  if (PyObject* const given = arguments.given(kPolicy); given != nullptr) {
-    const Policy* value = policy_in(given);
-    if (value == nullptr) {
-      raise_type("policy (" + repr(given) + ") must be a regard.Policy");
-    }
-    policy = *value;
-  }
-  if (PyObject* const given = arguments.given(kBackends); given != nullptr) {
-    const std::vector<BackendRef> backends = read_backends(given, "backends");
-    if (backends.empty()) raise_value("backends ([]) must name at least one backend");
-    // One name has no order: a policy's preferences may stay.
-    const bool is_ordered = backends.size() > 1;
-    if (policy.only.has_value() || (is_ordered && policy.prefer.has_value())) {
-      raise_value("backends (" + repr(given) + ") and policy." +
-                  (policy.only.has_value() ? "only" : "prefer") + " were both given; expected one");
-    }
-    policy.only = backends;
-    if (is_ordered) policy.prefer = backends;
-  }
-  return policy;
-}
-
 void check(const Call& call, const Status& status) {
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
   if (!status.ok()) raise_status(in_callers_words(call, status));
@@ -194,7 +171,7 @@ Call::Call(const Arguments& arguments, Purpose purpose)
   read_padding(arguments);
   if (purpose == Purpose::kExplain) state_tokens();
   read_dropout(arguments);
-  policy = read_policy(arguments);
+  policy = read_policy(arguments.given(kPolicy), arguments.given(kBackends));
   if (purpose == Purpose::kBackward) {
     request.options.needs_grad = true;
     request.out = inputs_.tensor(arguments.value[kOut], "out");
@@ -271,7 +248,9 @@ void Call::read_options(const Arguments& arguments) {
   if (PyObject* causal = arguments.value[kIsCausal])
     options.is_causal = read_bool(causal, "is_causal");
   if (PyObject* diagonal = arguments.given(kDiagonal)) read_diagonal(diagonal);
-  if (PyObject* window = arguments.value[kWindow]) read_window(window);
+  if (PyObject* window = arguments.value[kWindow]) {
+    std::tie(options.window_left, options.window_right) = read_window(window);
+  }
   if (PyObject* scale = arguments.given(kSoftmaxScale)) {
     options.softmax_scale = read_double(scale, "softmax_scale");
   }
@@ -311,14 +290,7 @@ void Call::read_diagonal(PyObject* diagonal) {
       "'top_left', 'bottom_right', an integer offset or an integer array [batch]";
   AttentionOptions& options = request.options;
   if (PyUnicode_Check(diagonal)) {
-    const char* word = read_text(diagonal, "diagonal", kAccepted);
-    if (std::strcmp(word, "top_left") == 0) {
-      options.diagonal = Diagonal::kTopLeft;
-    } else if (std::strcmp(word, "bottom_right") == 0) {
-      options.diagonal = Diagonal::kBottomRight;
-    } else {
-      raise_value("diagonal (" + repr(diagonal) + ") must be " + kAccepted);
-    }
+    options.diagonal = read_diagonal_word(diagonal, kAccepted);
     return;
   }
   options.diagonal = Diagonal::kOffset;
@@ -331,22 +303,6 @@ void Call::read_diagonal(PyObject* diagonal) {
   } else {
     raise_type("diagonal (" + repr(diagonal) + ") must be " + kAccepted);
   }
-}
-
-void Call::read_window(PyObject* window) {
-  constexpr const char* kAccepted = "a pair of integers (left, right), -1 where it is unlimited";
-  if (!PyTuple_Check(window) && !PyList_Check(window)) {
-    raise_type("window (" + repr(window) + ") must be " + kAccepted);
-  }
-  if (PySequence_Fast_GET_SIZE(window) != 2) {
-    raise_value("window (" + repr(window) + ") must be " + kAccepted);
-  }
-  // New references: another thread may change a list meanwhile.
-  const nb::object left = nb::steal(PySequence_GetItem(window, 0));
-  const nb::object right = nb::steal(PySequence_GetItem(window, 1));
-  if (!left.is_valid() || !right.is_valid()) throw nb::python_error();
-  request.options.window_left = read_int64(left.ptr(), "window[0]");
-  request.options.window_right = read_int64(right.ptr(), "window[1]");
 }
 
 void Call::read_mask_and_bias(const Arguments& arguments) {

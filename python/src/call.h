@@ -58,7 +58,6 @@ class Call {
   void read_options(const Arguments& arguments);
   void read_f8(const Arguments& arguments);
   void read_diagonal(PyObject* diagonal);
-  void read_window(PyObject* window);
   void read_mask_and_bias(const Arguments& arguments);
   void read_functions(const Arguments& arguments);
   void read_score_callback(const Arguments& arguments);
@@ -95,8 +94,5 @@ void check(const Call& call, const Status& status);
 
 /// By the caller's names, and with a word where its shapes are not in the caller's order.
 Status in_callers_words(const Call& call, const Status& status);
-
-/// `policy=` and `backends=` as one policy.
-Policy read_policy(const Arguments& arguments);
 
 }  // namespace regard::python

@@ -154,13 +154,16 @@ def _forward_tensors(q: Tensor, k: Tensor, v: Tensor, layout: str) -> dict[str, 
             "lse": q.new_empty(q.shape[:3], dtype=wide(q))}
 
 
+def _as_seed(rng: Tensor) -> int:
+    return int(rng[0]) & 0xFFFFFFFFFFFFFFFF
+
+
 def numbers(q: Tensor, k: Tensor, v: Tensor, options: Options, backends: str, needs_grad: bool,
             layout: str, d_lse: bool = False) -> tuple[Tensor, Tensor, Saved]:
     """out, lse, and what the backward needs; `d_lse`: the backward may get a gradient of lse."""
     seed = None
     if options.dropout_p:
-        rng = seed_of(q) if options.rng is None else options.rng
-        seed = int(rng[0]) & 0xFFFFFFFFFFFFFFFF
+        seed = _as_seed(seed_of(q) if options.rng is None else options.rng)
     tensors = _forward_tensors(q, k, v, layout)
     out, lse = tensors["out"], tensors["lse"]
     tensors, values = _prepared(tensors, options, seed)
@@ -196,6 +199,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, *, k_new: Tensor | None = None,
     if not isinstance(given.get("diagonal", ""), str):
         raise ArgumentError(f"diagonal ({given['diagonal']!r}) must be 'top_left' or 'bottom_right' on a "
                             "CUDA device")
+    if given.get("dropout_p"):
+        given.setdefault("seed", _as_seed(seed_of(q)))
     new = {name: x for name, x in (("k_new", k_new), ("v_new", v_new)) if x is not None}
     if out is None:
         columns = v.shape[-1] * (1 if given.get("v_dtype") is None else 2)

@@ -100,8 +100,16 @@ def test_rows_that_are_appended_to_are_not_copied(device_way):
 
 def test_what_a_call_on_a_device_cannot_do(device_way):
     q = torch.ones(1, 2, 1, 8)
-    with pytest.raises(ArgumentError, match="diagonal .3. must be 'top_left' or 'bottom_right'"):
-        _device.attention(q, q, q, diagonal=3, is_causal=True)
+    for diagonal in (3, "bottom-right"):
+        words = f"diagonal .{diagonal!r}. must be 'top_left' or 'bottom_right'"
+        with pytest.raises(ArgumentError, match=words):
+            _device.attention(q, q, q, diagonal=diagonal, is_causal=True)
+    for name, wrong, words in (("is_causal", 1, "True or False"), ("softcap", "a", "a number"),
+                               ("window", 2, "a pair of integers"), ("seed", -1, "0 to"),
+                               ("max_seqlen_q", "a", "an integer"), ("policy", "math", "a regard.Policy"),
+                               ("backends", "maths", "a backend's name")):
+        with pytest.raises((TypeError, ValueError), match=rf"{name} .{wrong!r}. must be {words}"):
+            _device.attention(q, q, q, **{name: wrong})
     with pytest.raises(TypeError, match="option return_scores is not an option of a call on a device"):
         _device.attention(q, q, q, return_scores="probs")
     with pytest.raises(ArgumentError, match="device of seqlens_kv .meta. must be q's, cpu"):
@@ -179,6 +187,25 @@ def test_what_a_cache_of_a_device_refuses(device_way):
     with pytest.raises(ValueError, match="k_new is on meta"):
         cache.attend(q, [s], k_new=rows[None].to("meta"), v_new=rows[None])
     assert cache.length(s) == 3 and torch.isfinite(cache.attend(q, [s])).all()
+
+
+def test_options_of_attend_on_a_device(device_way):
+    """backends, and a seed of PyTorch's generator where dropout has none: another one each time."""
+    cache = caches(False, "bf16", device="cuda")
+    s = cache.allocate()
+    rows = torch.randn(2, 16, 64)
+    cache.append(s, rows, rows)
+    q = torch.randn(1, 4, 8, 64, dtype=torch.bfloat16)
+    cache.attend(q, [s], backends=["math", "flash"])
+    assert regard.last_selection().chosen == "math"
+    torch.manual_seed(1)
+    first, second = (cache.attend(q, [s], dropout_p=0.5) for _ in range(2))
+    assert not torch.equal(first, second)
+    torch.manual_seed(1)
+    assert torch.equal(cache.attend(q, [s], dropout_p=0.5), first)
+    with pytest.raises(regard.NoBackendError):
+        cache.attend(q, [s], policy=regard.Policy(max_workspace_bytes=0, only=["math"]))
+    assert torch.equal(cache.attend(q, [s], dropout_p=0.5, seed=3), cache.attend(q, [s], dropout_p=0.5, seed=3))
 
 
 def test_rows_of_a_device_are_copies(device_way):
