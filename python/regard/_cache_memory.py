@@ -184,7 +184,8 @@ class DeviceMemory(TorchMemory):
             given = _detached(name, given, self.device)
         else:
             given = super().rounded(name, given)
-        return given.to(self.device, self.dtype, non_blocking=True)
+        # The caller may write to pinned memory while a copy still reads it; other memory is staged.
+        return given.to(self.device, self.dtype, non_blocking=not given.is_pinned())
 
     def bits(self, rows: Any) -> Any:
         """A tensor of integers over the memory of the rows."""

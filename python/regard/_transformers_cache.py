@@ -58,10 +58,14 @@ class _Layer(cache_utils.CacheLayerMixin):
         if torch.compiler.is_compiling():
             return self._update_numbers(key_states, value_states)
         rows = self._rows_for(key_states, value_states)
+        return self._written(rows, key_states, value_states) or handles(rows)
+
+    def _written(self, rows: Rows, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Appends rows. All rows where PyTorch's operators write them, None where attention will."""
         records = (key_states.requires_grad or value_states.requires_grad) and torch.is_grad_enabled()
         if not records and (key_states.is_cpu or _device.takes(key_states)):
             rows.append(key_states, value_states)
-            return handles(rows)
+            return None
         if isinstance(rows, ContiguousRows) and not rows.has_scales:
             return rows.write(key_states, value_states)
         raise ArgumentError("key_states or value_states (requires a gradient) must be of a call within "
@@ -78,8 +82,8 @@ class _Layer(cache_utils.CacheLayerMixin):
     def _update_numbers(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """The same for compiled code, which takes ordinary tensors alone."""
         rows = self._rows_for(key_states, value_states)
-        rows.append(key_states, value_states)
-        return rows.numbers(0, rows.length), rows.numbers(1, rows.length)
+        return self._written(rows, key_states, value_states) or (
+            rows.numbers(0, rows.length), rows.numbers(1, rows.length))
 
     @property
     def keys(self) -> Tensor | None:  # type: ignore[override]

@@ -221,6 +221,21 @@ def test_rows_of_a_device_are_copies(device_way):
     assert cache.attend(torch.ones(1, 1, 1, 2), [s]).shape == (1, 1, 1, 2)
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_pinned_rows_may_change_when_append_returns(device_way, monkeypatch, pinned):
+    """A copy from pinned memory would still be reading them."""
+    cache = caches(False, "bf16", device="cuda")
+    s = cache.allocate()
+    rows = torch.randn(2, 3, 64)
+    copies, to = [], torch.Tensor.to
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "is_pinned", lambda self: pinned)
+        patch.setattr(torch.Tensor, "to", lambda *a, **k: copies.append(k["non_blocking"]) or to(*a, **k))
+        cache.append(s, rows, rows)
+    assert copies == [not pinned] * 2
+    cache.attend(torch.ones(1, 2, 1, 64), [s])
+
+
 def test_the_device_of_a_cache():
     extents = dict(batch_size=1, capacity=2, num_kv_heads=1, head_dim=8, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="device .'cpu'. must be a CUDA device, or None"):

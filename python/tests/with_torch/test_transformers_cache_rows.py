@@ -315,3 +315,17 @@ def test_random_changes_against_tensors(dtype, tolerance, page_size):
             if random_.random() < 0.3 and length:
                 for found, wanted in zip((layer.keys, layer.values), rows):
                     torch.testing.assert_close(found.clone(), wanted, rtol=0, atol=tolerance)
+
+
+def test_compiled_code_on_a_device_without_regard_writes_as_eager_code_does():
+    """Contiguous rows; meta stands for such a device."""
+    model = model_of("llama")
+    rows = torch.ones(1, 2, 3, 16, device="meta")
+    for update in ("update", "_update_numbers"):
+        layer = cache_of(model).layers[0]
+        for length in (3, 6):
+            keys, values = getattr(layer, update)(rows, rows)
+            assert keys.shape == values.shape == (1, 2, length, 16) and keys.device.type == "meta"
+    layer = cache_of(model, page_size=4).layers[0]
+    with pytest.raises(ArgumentError, match="device of key_states .meta. must be cpu"):
+        layer._update_numbers(rows, rows)
