@@ -96,7 +96,7 @@ Expected<PaddingPath> choose_path(const AttentionRequest& request, const PaddedS
 
 Expected<Selection> explain_padded(Context& context, const AttentionRequest& request,
                                    const PaddedSequences& sequences, const Policy& policy) try {
-  const Expected<Choice> choice = choose(request, sequences, padded_costs(context, policy));
+  const Expected<Choice> choice = choose(request, sequences, *padded_costs(context, policy));
   if (!choice) return choice.status();
   const PaddedProblem problem{kAttentionPadded, request, choice->params, sequences};
   Selection selection = explain(context, params_of_path(problem, choice->path.path), policy);
@@ -109,7 +109,8 @@ Expected<Selection> explain_padded(Context& context, const AttentionRequest& req
 Status attention_padded(Context& context, const AttentionRequest& request,
                         const PaddedSequences& sequences, const Policy& policy,
                         const Launch& launch) try {
-  const Expected<PaddingPath> path = choose_path(request, sequences, padded_costs(context, policy));
+  const Expected<PaddingPath> path =
+      choose_path(request, sequences, *padded_costs(context, policy));
   if (!path) return path.status();
   const PaddedCall call{context, request, sequences, policy, launch};
   switch (*path) {

@@ -45,7 +45,7 @@ Expected<PaddingPath> checked_path(const PaddedGradCall& call) {
   if (Status s = check_gradients(inputs, request, *params, kPaddedBackward); !s.ok()) return s;
   if (!request.saved.plan.empty()) return planned_path(problem, request.saved.plan.params());
   const Expected<PathChoice> choice =
-      choose_padded_path(problem, padded_costs(call.context, call.policy));
+      choose_padded_path(problem, *padded_costs(call.context, call.policy));
   if (!choice) return choice.status();
   return choice->path;
 }

@@ -136,11 +136,10 @@ std::optional<PaddingPath> path_of(const AttentionParams& planned,
 
 }  // namespace
 
-CostModel padded_costs(Context& context, const Policy& policy) {
+std::shared_ptr<const CostModel> padded_costs(Context& context, const Policy& policy) {
   const ContextImpl& impl = ContextImpl::of(context);
   const auto settings = impl.settings();
-  const auto env = with_concurrency(impl.env, context.concurrency());
-  return path_costs(settings->tuning, *env, policy_for(impl, *settings, policy)->policy);
+  return path_costs(settings->costs, impl.env->isa, policy_for(impl, *settings, policy)->policy);
 }
 
 Status check_padded(const PaddedProblem& problem) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ struct PathChoice {
 };
 
 /// What a Context's calls under a policy are predicted with.
-CostModel padded_costs(Context& context, const Policy& policy);
+std::shared_ptr<const CostModel> padded_costs(Context& context, const Policy& policy);
 
 /// Refuses what the Lengths state already, what no path computes, and lengths of other tensors.
 Status check_padded(const PaddedProblem& problem);

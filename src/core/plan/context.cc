@@ -6,6 +6,7 @@
 #include "base/message.h"
 #include "core/plan/context_impl.h"
 #include "core/policy/scope_stack.h"
+#include "core/select/predictions.h"
 #include "core/select/tuning.h"
 #include "core/text/thrown_by.h"
 
@@ -34,8 +35,8 @@ ContextImpl::ContextImpl(Env env_in, std::size_t plan_cache_capacity, BuiltinBac
   auto settings = std::make_shared<Settings>();
   settings->cpu = std::move(builtin.cpu);
   settings->cuda = std::move(builtin.cuda);
-  settings->base = resolve_base({});
   settings->generations.concurrency = env->concurrency;
+  complete(settings.get());
   current = std::move(settings);
 }
 
@@ -123,10 +124,13 @@ std::shared_ptr<const Settings> ContextImpl::settings() const {
   return current;
 }
 
-// The scopes of the thread that changes a setting must not leak into everybody's base policy.
-std::shared_ptr<const ResolvedPolicy> ContextImpl::resolve_base(const Policy& policy) const {
+void ContextImpl::complete(Settings* settings) const {
+  // The scopes of the thread that changes a setting must not leak into everybody's base policy.
   const ScopedPolicy no_scopes{CapturedPolicy{}};
-  return resolve_policy({}, policy, environment);
+  settings->base = resolve_policy({}, settings->policy, environment);
+  const auto own = with_concurrency(env, settings->generations.concurrency);
+  settings->costs =
+      std::make_shared<const CostModel>(cost_model(settings->tuning, *own, DeviceType::kCpu));
 }
 
 std::shared_ptr<const ResolvedPolicy> policy_for(const ContextImpl& context,

@@ -25,6 +25,7 @@ struct Settings {
   std::shared_ptr<const ResolvedPolicy> base;  // resolved without call policy and scopes
   std::vector<BackendEntry> cpu, cuda;         // candidates by the problem's device
   TuningTable tuning;
+  std::shared_ptr<const CostModel> costs;  // of CPUs, by this table and concurrency
   bool looks_for_tuning = false;  // among what `regard tune` wrote, anew for each concurrency
   std::shared_ptr<const Replay> replay;  // null: decisions are compared with none
   Generations generations;
@@ -78,7 +79,7 @@ struct ContextImpl {
     const std::lock_guard lock(mutex);
     auto next = std::make_shared<Settings>(*current);
     change(*next);
-    next->base = resolve_base(next->policy);
+    complete(next.get());
     current = std::move(next);
   }
 
@@ -98,7 +99,8 @@ struct ContextImpl {
   std::shared_ptr<SelfChecks> self_checks;
 
  private:
-  std::shared_ptr<const ResolvedPolicy> resolve_base(const Policy& policy) const;
+  /// What follows from the other settings.
+  void complete(Settings* settings) const;
 
   std::mutex resize_mutex;  // the pool and the settings change together
   std::mutex devices_mutex;

@@ -89,17 +89,17 @@ bool allows_tuning(const Policy& policy) noexcept {
   return policy.require.value_or(Determinism::kNone) < Determinism::kThreadCountInvariant;
 }
 
-CostModel path_costs(const TuningTable& tuning, const Env& env, const Policy& policy) {
-  if (allows_tuning(policy)) return cost_model(tuning, env, DeviceType::kCpu);
+std::shared_ptr<const CostModel> path_costs(std::shared_ptr<const CostModel> model, const Isa& isa,
+                                            const Policy& policy) {
+  if (allows_tuning(policy)) return model;
   Env any;
-  any.isa = env.isa;
-  return default_costs(any);
+  any.isa = isa;
+  return std::make_shared<const CostModel>(default_costs(any));
 }
 
-void add_predictions(const SelectInputs& inputs, Selection& selection) {
+void add_predictions(const CostModel& model, Selection& selection) {
   const AttentionParams& params = selection.params;
   if (params.device.type != DeviceType::kCpu) return;
-  const CostModel model = cost_model(inputs.tuning, inputs.env, params.device.type);
   const bool needs_grad = params.features.has(Feature::kNeedsGrad);
   for (Verdict& verdict : selection.candidates) {
     if (!verdict.usable) continue;

@@ -478,8 +478,9 @@ Selection select(const SelectInputs& inputs, const AttentionParams& params) {
     if (v.set) selection.environment.push_back(v);
   }
   selection.mask_shares = mask_shares(params);
-  selection.paths =
-      predict_paths(params, path_costs(inputs.tuning, inputs.env, inputs.policy.policy));
+  const auto model =
+      std::make_shared<const CostModel>(cost_model(inputs.tuning, inputs.env, params.device.type));
+  selection.paths = predict_paths(params, *path_costs(model, inputs.env.isa, inputs.policy.policy));
   const bool conflict = !inputs.policy.conflict.empty();
   const std::vector<Candidate> order = candidate_order(inputs);
   std::vector<Judged> judged;
@@ -504,7 +505,7 @@ Selection select(const SelectInputs& inputs, const AttentionParams& params) {
   selection.decided_by = decided_by(inputs, chosen, by_time);
   add_warnings(inputs, selection);
   apply_fallback_rule(inputs.policy, selection);
-  add_predictions(inputs, selection);
+  add_predictions(*model, selection);
   return selection;
 }
 
