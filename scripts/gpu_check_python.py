@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """regard.torch on a device's tensors beside PyTorch's own arithmetic in float64, with autograd."""
 
+import math
+
 import gpu_check_cases
 
 TOLERANCES = {"bf16": 2e-2, "f16": 4e-3, "f32": 1e-4}  # of the largest number
@@ -20,12 +22,13 @@ class Python:
         if not rehearse and not regard._core.built_with_cuda():
             raise gpu_check_cases.Missing("regard is built without CUDA")
         self._sdpa = regard_torch.scaled_dot_product_attention
+        self._attention_with_kvcache = regard_torch.attention_with_kvcache
 
     def __call__(self, item):
         words = item["case"]
         case = gpu_check_cases.parse(words)
         special = {"compile": self._compile, "streams": self._streams, "graph": self._graph,
-                   "layouts": self._layouts}.get(words.split(":")[0])
+                   "layouts": self._layouts, "cache": lambda: self._cache(words)}.get(words.split(":")[0])
         if case is None and special is None:
             return {"result": "failed", "detail": "no such case in gpu_check_python.py"}
         self._torch.manual_seed(1)
@@ -140,6 +143,70 @@ class Python:
                       for x in self._small(grad=False)]
         return max(self._errors(self._causal, tensors, causal=True)
                    for tensors in (slices, heads_last)) / TOLERANCES["bf16"]
+
+    def _cache(self, words):
+        """A cache in pages of bf16 or of codes with a scale for each row, to which rows are appended."""
+        torch = self._torch
+        dtype = next((made for name, made in (("i8", torch.int8), ("f8e4m3", torch.float8_e4m3fn))
+                      if name in words.split()), torch.bfloat16)
+        lengths, new, page_size = [90, 0, 33], 2, 16
+        pages = -(-(max(lengths) + new) // page_size)
+        table = torch.randperm(len(lengths) * pages).reshape(len(lengths), pages).int()
+        for b, length in enumerate(lengths):
+            table[b, -(-(length + new) // page_size):] = -1
+        cache, options = {}, {}
+        for name in "kv":
+            rows = torch.randn(len(lengths) * pages, 2, page_size, 64)
+            if dtype != torch.bfloat16:
+                rows = (rows * 20).round().clamp(-100, 100)
+                options[f"scales_{name}"] = (torch.rand(rows.shape[:3]) * 0.03 + 0.03).to(self._device)
+            cache[name] = rows.to(dtype).to(self._device)
+        q, *appended = (torch.randn(len(lengths), heads, new, 64, device=self._device).bfloat16()
+                        for heads in (4, 2, 2))
+        before = [self._numbers_of_cache(cache, options, name) for name in "kv"]
+        out = self._attention_with_kvcache(
+            q, cache["k"], cache["v"], seqlens_kv=torch.tensor(lengths, dtype=torch.int32, device=self._device),
+            k_new=appended[0], v_new=appended[1], page_table=table.to(self._device), is_causal=True, **options)
+        after = [self._numbers_of_cache(cache, options, name) for name in "kv"]
+        for was, has, rows in zip(before, after, appended):
+            if not self._holds(was, has, rows, table, lengths, dtype):
+                return math.inf
+        return max(self._error(out[b], self._over_pages(q[b], after, table[b], length + new))
+                   for b, length in enumerate(lengths)) / TOLERANCES["bf16"]
+
+    @staticmethod
+    def _numbers_of_cache(cache, options, name):
+        """What the rows of all pages stand for, in float64."""
+        rows = cache[name].double()
+        scales = options.get(f"scales_{name}")
+        return rows.clone() if scales is None else rows * scales.double()[..., None]
+
+    def _holds(self, was, has, rows, table, lengths, dtype):
+        """Whether the new rows, quantised, lie behind those of their sequences, and all others are as before."""
+        torch = self._torch
+        page_size = was.shape[2]
+        was = was.clone()
+        for b, length in enumerate(lengths):
+            for i in range(rows.shape[2]):
+                page, slot = table[b, (length + i) // page_size].item(), (length + i) % page_size
+                written, given = has[page, :, slot], rows[b, :, i].double()
+                largest = given.abs().amax(-1, keepdim=True)
+                # Half a code of i8; of e4m3 half of its last bit, and of the smallest where that is more.
+                apart = {torch.int8: largest / 254, torch.bfloat16: 0 * largest}.get(
+                    dtype, given.abs() / 16 + largest / 448 / 1024)
+                if ((written - given).abs() > apart * 1.001).any():
+                    return False
+                was[page, :, slot] = written
+        return bool((was == has).all())
+
+    @staticmethod
+    def _over_pages(q, caches, pages, rows):
+        """A sequence's attention, its last query at its last row, in float64."""
+        k, v = (x[pages[pages >= 0].long()].transpose(0, 1).flatten(1, 2)[:, :rows]
+                .repeat_interleave(q.shape[0] // x.shape[1], 0) for x in caches)
+        scores = q.double() @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        hidden = scores.new_ones(scores.shape[-2:]).triu(rows - q.shape[-2] + 1).bool()
+        return scores.masked_fill(hidden, -math.inf).softmax(-1) @ v
 
 
 if __name__ == "__main__":

@@ -118,6 +118,9 @@ inline constexpr const char* kPython[] = {
     "streams: a call on a stream of its own",
     "graph: a captured call is replayed",
     "layouts: heads last, and slices of one projection",
+    "cache: bf16 in pages, rows are appended",
+    "cache: i8 with scales in pages, rows are appended",
+    "cache: f8e4m3 with scales in pages, rows are appended",
 };
 
 // K and V, or Q and out, of more than 2^31 elements.

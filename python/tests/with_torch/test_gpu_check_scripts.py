@@ -44,3 +44,30 @@ def test_a_wrong_result_is_noticed():
     ran = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True,
                          timeout=300, check=True)
     assert ran.stdout == "failed\n", ran.stdout
+
+
+@pytest.mark.parametrize("wrong", [
+    "options.update(softmax_scale=0.2)",
+    "options.update(is_causal=False)",
+    "options['page_table'] = options['page_table'][:, [0, 1, 2, 3, 5, 4]]",
+    "k_new.copy_(k_new * 1.1)",
+    "v_new[0, 0, 0, 0] = v_new[0, 0, 0, 1]",
+    "options['seqlens_kv'] = options['seqlens_kv'] + 1",
+])
+def test_a_wrong_cache_is_noticed(wrong):
+    """A call of other rows, or of another meaning, beside what the script expects of its own."""
+    (case,) = [case for case in cases_of("Python") if case.startswith("cache: i8")]
+    program = (f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r})\n"
+               "import regard.torch\n"
+               "from gpu_check_python import Python\n"
+               "run = Python(True)\n"
+               "right = run._attention_with_kvcache\n"
+               "def call(q, k, v, *, k_new, v_new, **options):\n"
+               "    k_new, v_new = k_new.clone(), v_new.clone()\n"
+               f"    {wrong}\n"
+               "    return right(q, k, v, k_new=k_new, v_new=v_new, **options)\n"
+               "run._attention_with_kvcache = call\n"
+               f"print(run({{'case': {case!r}}})['result'])\n")
+    ran = subprocess.run([sys.executable, "-B", "-c", program], capture_output=True, text=True,
+                         timeout=300, check=True)
+    assert ran.stdout == "failed\n", ran.stdout
