@@ -32,7 +32,7 @@ struct HeadRows {
   std::int64_t from_head, to_head;  // bytes from a head to the next
 };
 
-/// A block has a row of one sequence, all heads of it: first the new rows, then the queries.
+/// A block has a row of one sequence, all heads of it: those of all new rows come first.
 struct AppendKernel {
   using Args = AppendArgs;
   static constexpr int kThreads = cuda::kThreads;
@@ -41,23 +41,41 @@ struct AppendKernel {
   static constexpr int kSharedBytes = kAtWarps + kWarps * static_cast<int>(sizeof(float));
   static constexpr std::int64_t kUnrotated = -1;
 
-  REGARD_KERNEL_FN std::int64_t rows_of_sequence(const Args& args) {
-    return args.problem.seqlen_new + (args.rotated.present ? args.problem.seqlen_q : 0);
-  }
+  /// Packed queries have a block for each row of their tensor: how long the longest sequence is may
+  /// not be known, and then stands for all rows.
   REGARD_KERNEL_FN std::int64_t count_tasks(const Args& args) {
-    return args.problem.batch * rows_of_sequence(args);
+    const Problem& p = args.problem;
+    const std::int64_t queries = is_packed(p) ? p.total_q : p.batch * p.seqlen_q;
+    return p.batch == 0 ? 0 : p.batch * p.seqlen_new + (args.rotated.present ? queries : 0);
   }
+  REGARD_KERNEL_FN bool is_packed(const Problem& p) { return p.q.starts.data != nullptr; }
 
   template <class Block>
   REGARD_DEVICE_FN void run(const Block& block, const Args& args) {
     const Problem& p = args.problem;
-    const std::int64_t rows = rows_of_sequence(args);
+    const std::int64_t new_rows = p.batch * p.seqlen_new;
     for_each_task(block, count_tasks(args), [&](std::int64_t task) {
-      const Sequence s = problem::sequence_of(p, task / rows);
-      const std::int64_t row = task % rows;
-      row < p.seqlen_new ? append_row(block, args, s, row)
-                         : rotate_query(block, args, s, row - p.seqlen_new);
+      if (task < new_rows) {
+        const Sequence s = problem::sequence_of(p, task / p.seqlen_new);
+        return append_row(block, args, s, task % p.seqlen_new);
+      }
+      const std::int64_t row = task - new_rows;
+      const std::int64_t b =
+          is_packed(p) ? packed_sequence_of(p.q.starts, p.batch, row) : row / p.seqlen_q;
+      const std::int64_t first = is_packed(p) ? problem::row_start(p.q.starts, b) : b * p.seqlen_q;
+      rotate_query(block, args, problem::sequence_of(p, b), row - first);
     });
+  }
+
+  /// The last sequence that begins at or before a row; any one where cu_seqlens do not ascend.
+  REGARD_DEVICE_FN std::int64_t packed_sequence_of(const problem::RowStarts& starts,
+                                                   std::int64_t batch, std::int64_t row) {
+    std::int64_t found = 0, end = batch;
+    while (end - found > 1) {
+      const std::int64_t middle = (found + end) / 2;
+      (problem::row_start(starts, middle) <= row ? found : end) = middle;
+    }
+    return found;
   }
 
   /// Row i of the sequence's new keys and values.
@@ -133,12 +151,12 @@ struct AppendKernel {
     return PagedRows::row(rows, 0);
   }
 
-  /// Query i of the sequence. Rows past its length may be read, and change nothing.
+  /// Query i of the sequence, if it has that. Rows past its length may be read, and change nothing.
   template <class Block>
   REGARD_DEVICE_FN void rotate_query(const Block& block, const Args& args, const Sequence& s,
                                      std::int64_t i) {
     const Problem& p = args.problem;
-    if (i >= s.rows_q) return;
+    if (i < 0 || i >= s.rows_q) return;
     const std::int64_t bytes = problem::element_bytes(p.q.type);
     const HeadRows rows{p.q.type,
                         p.num_heads_q,

@@ -137,5 +137,52 @@ TEST_F(Append, PositionsAreHeldToTheTables) {
   EXPECT_EQ(rotated, rows);
 }
 
+// A block for each row that there is, however long the longest sequence may be.
+TEST_F(Append, PackedQueriesAreRotatedRowByRow) {
+  constexpr std::int64_t kTotal = 9;
+  const std::int32_t starts[kBatch + 1] = {0, 3, 3, 4, 7};  // and two rows behind the last
+  std::vector<float> rows(kTotal * 2), rotated(kTotal * 2, 7.0f);
+  for (std::size_t n = 0; n < rows.size(); n += 2) rows[n] = 1.0f;
+  problem::Problem& p = args_.problem;
+  p.seqlen_new = 0;
+  p.k_new = p.v_new = {};
+  p.head_dim_qk = 2;
+  p.seqlen_q = p.total_q = kTotal;
+  p.q = view(rows, kTotal * 2);
+  p.q.stride[2] = 2;
+  p.q.starts = {reinterpret_cast<const char*>(starts), false};
+  args_.rotated = p.q;
+  args_.rotated.data = reinterpret_cast<char*>(rotated.data());
+  std::vector<float> cos = {0, 1, 2, 3, 4, 5, 6, 7, 8}, sin(9);
+  p.rotary_cos = view(cos, 1);
+  p.rotary_sin = view(sin, 1);
+  p.rotary_half = 1;
+  args_.angles = 9;
+  std::int32_t positions[kBatch * kTotal];
+  for (std::int32_t n = 0; n < kBatch * kTotal; ++n) {
+    positions[n] =
+        n / static_cast<std::int32_t>(kTotal) * 2 + n % static_cast<std::int32_t>(kTotal);
+  }
+  p.positions = {reinterpret_cast<char*>(positions), {kTotal, 0, 1}, {}, Element::kF32, true};
+  cuda_test::HostRunner runner;
+  cuda::run_append(runner, args_);
+  EXPECT_EQ(runner.counts().blocks, kTotal);
+  const float expected[kTotal] = {0, 1, 2, 4, 6, 7, 8, 7, 7};
+  for (std::size_t n = 0; n < kTotal; ++n) EXPECT_EQ(rotated[2 * n], expected[n]) << n;
+  // Where they do not ascend, some rows are none, and nothing else is written.
+  const std::int32_t wrong[][kBatch + 1] = {
+      {1000, 3, -5, 4, 7}, {-3, 2, 1 << 30, -7, 5}, {5, 4, 3, 2, 1}, {0, 0, 0, 0, 1 << 30}};
+  for (const auto& list : wrong) {
+    p.q.starts.data = reinterpret_cast<const char*>(list);
+    std::vector<float> guarded(3 * rows.size(), 9.0f);
+    args_.rotated.data = reinterpret_cast<char*>(guarded.data() + rows.size());
+    cuda::run_append(runner, args_);
+    for (std::size_t n = 0; n < guarded.size(); ++n) {
+      if (n / rows.size() == 1) continue;
+      EXPECT_EQ(guarded[n], 9.0f) << list[0] << ", " << n;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace regard

@@ -1,7 +1,7 @@
 #include "backends/cuda_efficient/launch.h"
 
 #include "backends/cuda_efficient/units.h"
-#include "cuda/append.cuh"
+#include "cuda/launch_append.h"
 
 namespace regard::cuda_efficient {
 namespace {
@@ -18,14 +18,8 @@ Status backward(const BackwardArgs& args, void* stream) {
   return run.status("efficient");
 }
 
-Status append(const cuda::AppendArgs& args, void* stream) {
-  cuda::DeviceRunner run(stream);
-  cuda::run_append(run, args);
-  return run.status("efficient");
-}
-
 }  // namespace
 
-const Launcher kDeviceLauncher = {forward, backward, append};
+const Launcher kDeviceLauncher = {forward, backward, cuda::launch_append};
 
 }  // namespace regard::cuda_efficient

@@ -1,7 +1,7 @@
 #include "backends/cuda_flash/launch.h"
 
 #include "backends/cuda_flash/units.h"
-#include "cuda/append.cuh"
+#include "cuda/launch_append.h"
 
 namespace regard::cuda_flash {
 namespace {
@@ -18,12 +18,6 @@ Status backward(const BackwardArgs& args, void* stream) {
   return run.status("flash");
 }
 
-Status append(const cuda::AppendArgs& args, void* stream) {
-  cuda::DeviceRunner run(stream);
-  cuda::run_append(run, args);
-  return run.status("flash");
-}
-
 #if defined(REGARD_WGMMA)
 constexpr auto kWgmmaForward = wgmma_forward;
 #else
@@ -32,6 +26,6 @@ constexpr Status (*kWgmmaForward)(const ForwardArgs&, Schedule, void*) = nullptr
 
 }  // namespace
 
-const Launcher kDeviceLauncher = {forward, backward, append, kWgmmaForward};
+const Launcher kDeviceLauncher = {forward, backward, cuda::launch_append, kWgmmaForward};
 
 }  // namespace regard::cuda_flash

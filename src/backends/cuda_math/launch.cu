@@ -1,7 +1,7 @@
 #include "backends/cuda_math/launch.h"
 
 #include "backends/cuda_math/steps.cuh"
-#include "cuda/append.cuh"
+#include "cuda/launch_append.h"
 #include "cuda/launch.h"
 
 namespace regard::cuda_math {
@@ -27,14 +27,8 @@ Status backward(const BackwardArgs& args, bool f64, void* stream) {
   return run.status("math");
 }
 
-Status append(const cuda::AppendArgs& args, void* stream) {
-  cuda::DeviceRunner run(stream);
-  cuda::run_append(run, args);
-  return run.status("math");
-}
-
 }  // namespace
 
-const Launcher kDeviceLauncher = {forward, backward, append};
+const Launcher kDeviceLauncher = {forward, backward, cuda::launch_append};
 
 }  // namespace regard::cuda_math
