@@ -264,6 +264,7 @@ const char* const kOwnCases[] = {
     "b3 hq4 hkv2 sq20 skv90 d63 f16 kv=i8 scales=all channel_scales packed total_q=50 lse poison",
     "b2 hq2 hkv1 sq2 skv700 d80 f8e4m3 out=bf16 scales=token append=2 lens_kv=698,2 lse poison",
     "b2 hq2 hkv1 sq65 skv70 d40 f32 kv=bf16 v=f8e4m3 alibi diag=br descales lse poison",
+    "b2 hq4 hkv2 sq9 skv70 d40 f32 kv=i8 v=f32 channel_scales lse poison",
     "b2 hq4 hkv2 sq33 skv144 d128 bf16 paged page_size=16 append=33 lens_kv=90,2 hadamard causal "
     "diag=br lse poison",
     "b3 hq2 sq40 skv70 d64 f16 packed total_q=80 rotary=64 positions hadamard lse poison",
