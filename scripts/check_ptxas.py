@@ -48,7 +48,7 @@ LARGER_STACKS = {"cuda_math::GradScoresKernel": 272, "cuda_flash::ForwardKernel"
                  "cuda_flash::QueriesKernel": 72, "cuda_flash::KeysKernel": 56}
 
 # Bytes that are spilled. FLASH's are outside of the loop over full tiles, as check_sass.py sees, but in kernels with
-# edits of 192 and 256 dims.
+# edits, and over codes, of 192 and 256 dims.
 SPILLED = {"cuda_flash::ForwardKernel": 416, "cuda_flash::QueriesKernel": 184, "cuda_flash::KeysKernel": 108}
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(\w+)'")

@@ -6,9 +6,10 @@ usage: check_sass.py OBJECT...    the build's objects of src/backends/cuda_flash
 For each kernel without edits, of sm_80, the block of code that computes a full tile must hold all products of the tile
 without a branch, at least DENSITY of its instructions must be products, none but those of ALLOWED_SPILLS may read or
 write spilled registers, and half of the loads for products must stand at least AHEAD instructions before their first
-use. A tile of the backward's KeysKernel is three blocks: products, probabilities, products. Prints a line for each
-kernel, and one for both of the backward's, which counts five products of the seven that they compute. Exit code 1 when
-a kernel fails, 77 without cuobjdump (REGARD_CUOBJDUMP, the PATH, CUDA's folder, or build/triton, where ./dev cuda
+use. A tile of the backward's KeysKernel is three blocks: products, probabilities, products. Of forwards over keys of 8
+bits, whose scores are edited between their products, the two blocks of products must be like that. Prints a line for
+each kernel, and one for both of the backward's, which counts five products of the seven that they compute. Exit code 1
+when a kernel fails, 77 without cuobjdump (REGARD_CUOBJDUMP, the PATH, CUDA's folder, or build/triton, where ./dev cuda
 installs it), which needs nvdisasm beside it or on the PATH.
 """
 
@@ -21,16 +22,19 @@ from typing import NamedTuple
 
 ROWS, KEYS = 128, 32  # of a block, and of a tile
 # The backward has more between its products: with f16 a third of its instructions scale gradients and sum groups.
-DENSITY = {"Forward": 0.12, "Queries": 0.1, "Keys": 0.1}
+DENSITY = {"Forward": 0.12, "Queries": 0.1, "Keys": 0.1, "Codes": 0.1, "SplitCodes": 0.1}
 AHEAD = 8
 # Of a tile: its loop's bound is read back once, for which sums of so many columns leave no register.
-ALLOWED_SPILLS = {"Forward f16 d192": 1, "Queries bf16 d256": 1}
+# Those over codes read addresses of their products, too.
+ALLOWED_SPILLS = {"Forward f16 d192": 1, "Queries bf16 d256": 1, "Codes bf16 d192": 2, "SplitCodes bf16 d192": 2,
+                  "Codes bf16 d256": 2, "SplitCodes bf16 d256": 3}
+KINDS = {"3": "Codes", "4": "SplitCodes"}  # of the forward: cuda_flash::Kind
 
 # Where cuobjdump may be that is not on the PATH.
 FOLDERS = ["/usr/local/cuda/bin",
            os.path.join(os.path.dirname(__file__), "..", "build", "triton", "triton", "backends", "nvidia", "bin")]
 
-NAME = re.compile(r"1[03](Forward|Queries|Keys)KernelILNS_7problem7ElementE(\d)ELi(\d+)E(?:LNS\w*_4KindE0E|Lb0E)")
+NAME = re.compile(r"1[03](Forward|Queries|Keys)KernelILNS_7problem7ElementE(\d)ELi(\d+)E(?:LNS\w*_4KindE([034])E|Lb0E)")
 LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
 TYPES = {"2": "bf16", "3": "f16"}
 
@@ -100,23 +104,33 @@ def count(code, names):
 
 def row_blocks(kernel, dims):
     """Of 16 rows, of a warp."""
+    if kernel in KINDS.values():
+        return 1
     return 2 if dims <= (64 if kernel == "Queries" else 128) else 1
 
 
 def products_of(kernel, dims):
     """Of a warp's rows and a tile, in each block of code that has products."""
-    times = {"Forward": 2, "Queries": 3, "Keys": 1}[kernel]
+    times = {"Forward": 2, "Queries": 3}.get(kernel, 1)
     return times * row_blocks(kernel, dims) * (KEYS // 8) * (dims // 16)
+
+
+def kernel_of(name):
+    match = NAME.search(name)
+    return KINDS.get(match[4], match[1])
 
 
 def full_tile(name, code):
     """The Loop of a kernel; it has no parts where no block has all products."""
-    kernel, _, dims = NAME.search(name).groups()
-    dims = int(dims)
+    kernel, dims = kernel_of(name), int(NAME.search(name)[3])
     rows = 64 if kernel == "Queries" and dims == 256 else ROWS  # all rows of the block that read a tile
     warps = 8 if kernel == "Keys" else rows // 16 // row_blocks(kernel, dims)
     copied = 2 * KEYS * dims * 2 / warps
     whole = [b for b in blocks(code) if count(b, "HMMA") == products_of(kernel, dims)]
+    if kernel in KINDS.values():  # where values may be infinite, scores are multiplied once more: the worse of both
+        parts = [[b for b in whole if any(".MT88" in text for text in b) == values] for values in (False, True)]
+        worst = [max(part, key=lambda b: count(b, "LDL|STL")) for part in parts if part]
+        return Loop(kernel, dims, worst if all(parts) else [], copied)
     if kernel != "Keys":
         return Loop(kernel, dims, [min(whole, key=len)] if whole else [], copied)
     exponents = KEYS // 2 * row_blocks(kernel, dims)
@@ -212,7 +226,7 @@ def main(objects):
             if not match:
                 continue
             seen += 1
-            kernel, dtype, dims = match[1], TYPES[match[2]], match[3]
+            kernel, dtype, dims = kernel_of(mangled), TYPES[match[2]], match[3]
             name, loop = f"{kernel} {dtype} d{dims}", full_tile(mangled, code)
             wrong += faults(name, loop)
             if not loop.code:
@@ -223,8 +237,10 @@ def main(objects):
             far = ahead(loop)
             middle = far[len(far) // 2] if far else 0
             products = count(loop.code, "HMMA")
-            print(f"{name:17} {len(loop.code):4} instructions {products:4} products "
-                  f"({products / len(loop.code):.2f}) {middle:3} ahead; at most {rates}")
+            # What lies between the products of codes is not part of the loop that is read here.
+            bound = "" if kernel in KINDS.values() else f"; at most {rates}"
+            print(f"{name:20} {len(loop.code):4} instructions {products:4} products "
+                  f"({products / len(loop.code):.2f}) {middle:3} ahead{bound}")
     for (kernel, dtype, dims), keys in sorted(loops.items()):
         queries = loops.get(("Queries", dtype, dims))
         if kernel == "Keys" and queries:

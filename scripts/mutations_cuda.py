@@ -10,9 +10,11 @@ CUDA_APPEND = ("cuda", "Append.*:All/CudaOwnCases*_append*:All/CudaOwnCases*_rot
 CUDA_SCALES = ("cuda", "All/CudaOwnCases*_kv_*:All/CudaOwnCases*_v_u4*:All/CudaOwnCases*_hadamard*:"
                "CudaPacked.Appended*")
 CUDA_HOSTILE = ("cuda", "CudaHostile*:Append.*")
+CUDA_CODES = ("cuda", "All/CudaOwnCases*_kv_*:CudaHostile.*")
 CUDA_TREE = ("cuda", "Schedules.ATree*:All/CudaOwnCases*_tree*")
 CUDA_CASES = ("cuda", "*CudaCases*lens*:*CudaCases*bias*poison*:*CudaCases*sinks*")
 FLASH = "src/backends/cuda_flash/forward.cuh"
+FLASH_CODES = "src/backends/cuda_flash/codes.cuh"
 FLASH_WALK = "src/backends/cuda_flash/walk.cuh"
 FLASH_GRAD = "src/backends/cuda_flash/grad.cuh"
 FLASH_KEYS = "src/backends/cuda_flash/keys.cuh"
@@ -237,6 +239,30 @@ CUDA_MUTATIONS = [
              "middle) <= row ?", "middle) < row ?", (CUDA_HOSTILE,)),
     Mutation("cuda append: packed queries before their sequence", "src/cuda/append.cuh",
              "if (i < 0 || i >= s.rows_q) return;", "if (i >= s.rows_q) return;", (CUDA_HOSTILE,)),
+    Mutation("cuda flash codes: a tile widened while it is read", FLASH_WALK,
+             "    block.sync();  // no thread reads the tile before it is whole\n", "", (CUDA_CODES,)),
+    Mutation("cuda flash codes: scores without scales", "src/backends/cuda_flash/forward.cuh",
+             "if constexpr (S::kCodes) scale_scores(", "if constexpr (S::kCodes && kKeys == 0) scale_scores(",
+             (CUDA_CODES,)),
+    Mutation("cuda flash codes: values have the scales of keys", "src/backends/cuda_flash/forward.cuh",
+             "W::scales(block, stage, 1), &scores[0])", "W::scales(block, stage, 0), &scores[0])", (CUDA_CODES,)),
+    Mutation("cuda flash codes: a tile's unit forgotten", FLASH_CODES,
+             "return unit.unit;", "return 1.0f;", (CUDA_CODES,)),
+    Mutation("cuda flash codes: columns have the first one's scale", FLASH_CODES,
+             "scores->at[n][x] *= scale[x % 2];", "scores->at[n][x] *= scale[0];", (CUDA_CODES,)),
+    Mutation("cuda flash codes: hidden probabilities scaled", FLASH_CODES,
+             "if (!kSafe || !cuda::is_hidden(prob))", "if (true)", (CUDA_CODES,)),
+    Mutation("cuda flash codes: bytes without their sign", FLASH_CODES,
+             "(code ^ 0x80u)) - 8388736.0f", "(code & 0x7fu)) - 8388608.0f", (CUDA_CODES,)),
+    Mutation("cuda flash codes: values widened as keys are", FLASH_WALK,
+             "part == 0 ? p.k.type : p.v.type", "p.k.type", (CUDA_CODES,)),
+    Mutation("cuda flash codes: scales of the first page", FLASH_WALK,
+             "rows_of(p.scales_v, walk.scales.of_values, 1)",
+             "cuda::rows_from(p.scales_v, walk.scales.of_values, part, 1)", (CUDA_CODES,)),
+    Mutation("cuda flash codes: what has no scales has none", FLASH_CODES,
+             "    to[r] = 1.0f;\n", "    to[r] = 0.0f;\n", (CUDA_CODES,)),
+    Mutation("cuda flash codes: columns past the last are copied", FLASH_CODES,
+             "row != nullptr && column < rows.columns;", "row != nullptr;", (CUDA_CODES,)),
     Mutation("cuda quantise: new rows of all heads have the first one's scale", "src/cuda/append.cuh",
              "if (codes.scales != nullptr) codes.scales += head * t.scales->stride[1];", "", (CUDA_SCALES,)),
     Mutation("cuda quantise: the greatest of a warp", "src/cuda/quantise.cuh",

@@ -23,6 +23,7 @@
 //
 //   bool sync_or(bool) const                a barrier; whether any thread passed true
 //   void copy_async(part, at, from) const   16 bytes of global memory, zeros where `from` is null;
+//   void copy_word_async(part, at, from) const  the same of 4 bytes, to a part of floats
 //   void commit_copies() const              those since the last commit are a group
 //   void wait_copies() const                all of this thread are there; others need a barrier
 //                                           behind it
@@ -95,6 +96,11 @@ class DeviceBlock {
                  "r"(from == nullptr ? 0 : 16)
                  : "memory");
   }
+  __device__ __forceinline__ void copy_word_async(float* to, int at, const void* from) const {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address(to + at)), "l"(from),
+                 "r"(from == nullptr ? 0 : 4)
+                 : "memory");
+  }
   __device__ __forceinline__ void commit_copies() const {
     asm volatile("cp.async.commit_group;" ::: "memory");
   }
@@ -136,7 +142,7 @@ class DeviceBlock {
   }
 
  private:
-  static __device__ __forceinline__ std::uint32_t address(const std::uint16_t* shared) {
+  static __device__ __forceinline__ std::uint32_t address(const void* shared) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(shared));
   }
 

@@ -172,16 +172,16 @@ REGARD_DEVICE_FN void join_product(const Block& block, const WarpRows<kTerms> (&
 /// The compiler would begin them before, and have no registers for what they load.
 REGARD_DEVICE_FN int zero_of(float factor) { return __builtin_bit_cast(int, factor) >> 31; }
 
-/// sums = sums * rescale[own row] + left rows.
+/// sums = sums * rescale[own row] + left rows * unit.
 template <Element kType, int kTerms, int kDims, int kRowBlocks, class Block, class Shared>
 REGARD_DEVICE_FN void rescale_add_product(const Block& block,
                                           const WarpRows<kTerms> (&left)[kRowBlocks], Shared rows,
-                                          const float (&rescale)[kRowBlocks][kLaneRows],
+                                          const float (&rescale)[kRowBlocks][kLaneRows], float unit,
                                           WarpSums<kDims> (&sums)[kRowBlocks]) {
   join_product<kType, kDims, false>(block, left, rows, zero_of(rescale[0][0]),
                                     [&](int m, int n, int x, float product) {
                                       float& sum = sums[m].at[n][x];
-                                      sum = __builtin_fmaf(sum, rescale[m][x / 2], product);
+                                      sum = __builtin_fmaf(sum, rescale[m][x / 2], product * unit);
                                     });
 }
 

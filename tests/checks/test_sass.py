@@ -16,16 +16,19 @@ PRODUCTS = check_sass.products_of("Forward", 64)
 KEYS_NAME = ("_ZN6regard4cuda12kernel_entryINS_10cuda_flash10KeysKernelILNS_7problem7ElementE2ELi64ELb0EEEEEvNT_4ArgsE")
 
 
-def keys_listing(middle="", exponents=32):
+CODES_NAME = NAME.replace("KindE0E", "KindE3E")
+
+
+def keys_listing(middle="", exponents=32, name=KEYS_NAME, products=check_sass.products_of("Keys", 64),
+                 first="NOP", between=8):
     """The same of the backward's KeysKernel: products, probabilities, products."""
-    products = check_sass.products_of("Keys", 64)
     texts = []
     for load in ("LDSM.16.M88.4", "LDSM.16.MT88.4"):
-        texts += [f"{load} R4, [R2]"] + ["FADD R60, R60, R61"] * 8
+        texts += [f"{load} R4, [R2]", first] + ["FADD R60, R60, R61"] * between
         texts += ["HMMA.16816.F32.BF16 R20, R4, R12, R20"] * products + ["@P0 BRA 0x10"]
         if load == "LDSM.16.M88.4":
             texts += [middle or "NOP"] + ["MUFU.EX2 R60, R61"] * exponents + ["@P0 BRA 0x10"]
-    lines = ["\t\tFunction : " + KEYS_NAME, "        /*0000*/   MOV R1, c[0x0][0x28] ;   /* 0x00 */"]
+    lines = ["\t\tFunction : " + name, "        /*0000*/   MOV R1, c[0x0][0x28] ;   /* 0x00 */"]
     lines += [f"        /*{16 * n:04x}*/   {text} ;   /* 0x00 */" for n, text in enumerate(texts, 1)]
     return "\n".join(lines)
 
@@ -62,6 +65,16 @@ class Planted(unittest.TestCase):
         self.assertIn("no block of code has all", keys_faults_of(exponents=31)[0])
         self.assertIn("spilled registers", keys_faults_of(middle="STL [R1], R5")[0])
 
+    def test_codes(self):
+        """Two blocks of products, whatever lies between them."""
+        def faults(**changes):
+            return keys_faults_of(**{"name": CODES_NAME, "products": check_sass.products_of("Codes", 64), **changes})
+
+        self.assertEqual(faults(exponents=5, middle="STL [R1], R5"), [])
+        self.assertIn("no block of code has all", faults(products=31)[0])
+        self.assertIn("spilled registers", faults(first="LDL R5, [R1]")[0])
+        self.assertIn("before their use", faults(between=2)[0])
+
     def test_moves(self):
         """A kernel may read what ALLOWED_SPILLS states, and no more."""
         (name, code), = check_sass.kernels(listing(middle="LDL R5, [R1]")).items()
@@ -95,7 +108,7 @@ class Tool(unittest.TestCase):
 
 class Build(unittest.TestCase):
     def test_kernels(self):
-        _cuda_gates.expect_pass(self, "check_sass.py", "regard_cuda", "cuda_flash/*ward_*.cu.o")
+        _cuda_gates.expect_pass(self, "check_sass.py", "regard_cuda", "cuda_flash/*[ds]_*.cu.o")
 
 
 if __name__ == "__main__":

@@ -48,9 +48,10 @@ void SharedMemory::fail_write(int thread, const Word& word, int offset) const {
 
 // ---- fibers
 
-/// What copy_async() copies.
+/// What copy_async() copies: 16 bytes, or the first 4.
 struct Chunk {
   std::uint64_t word[2] = {};
+  int bytes = 0;
 };
 
 /// A lane's elements of both matrices that a tensor core multiplies, by register.
@@ -191,8 +192,8 @@ class Fibers {
     Copies& copies = copies_[static_cast<std::size_t>(thread)];
     if (copies.count == kMaxCopies) throw HostError("a thread waits for too many copies");
     copies.at[copies.count++] = {chunk, offset, copies.groups};
-    constexpr Chunk kUnknown{{~std::uint64_t{0}, ~std::uint64_t{0}}};
-    memory_.write(thread, offset, sizeof(Chunk), &kUnknown);
+    constexpr std::uint64_t kUnknown[2] = {~std::uint64_t{0}, ~std::uint64_t{0}};
+    memory_.write(thread, offset, chunk.bytes, &kUnknown);
   }
   REGARD_UNWATCHED void end_copies(int thread) {
     end_groups(thread, ++copies_[static_cast<std::size_t>(thread)].groups);
@@ -243,7 +244,7 @@ class Fibers {
     for (int n = 0; n < copies.count; ++n) {
       const Copies::Copy copy = copies.at[n];
       if (copy.group < end) {
-        memory_.write(thread, copy.to, sizeof(Chunk), &copy.chunk);
+        memory_.write(thread, copy.to, copy.chunk.bytes, copy.chunk.word);
       } else {
         copies.at[kept++] = copy;
       }
@@ -405,15 +406,28 @@ Sent HostBlock::sent_by(int lane, int slot) const {
 
 // ---- what comes with compute capability 8.0
 
-void HostBlock::copy_async(const HostShared<std::uint16_t>& to, int at, const void* from) const {
+namespace {
+
+Chunk chunk_from(const void* from, int bytes) {
   Chunk chunk;
-  if (from != nullptr) {
-    if (reinterpret_cast<std::uintptr_t>(from) % sizeof(chunk) != 0) {
-      throw HostError("16 bytes are copied from an address that is no multiple of them");
-    }
-    std::memcpy(&chunk, from, sizeof(chunk));
+  chunk.bytes = bytes;
+  if (from == nullptr) return chunk;
+  if (reinterpret_cast<std::uintptr_t>(from) % static_cast<std::uintptr_t>(bytes) != 0) {
+    throw HostError(std::to_string(bytes) +
+                    " bytes are copied from an address that is no multiple of them");
   }
-  fibers_->begin_copy(thread_, to.check_vector(at), chunk);
+  std::memcpy(chunk.word, from, static_cast<std::size_t>(bytes));
+  return chunk;
+}
+
+}  // namespace
+
+void HostBlock::copy_async(const HostShared<std::uint16_t>& to, int at, const void* from) const {
+  fibers_->begin_copy(thread_, to.check_vector(at), chunk_from(from, 16));
+}
+
+void HostBlock::copy_word_async(const HostShared<float>& to, int at, const void* from) const {
+  fibers_->begin_copy(thread_, to.byte_of(at), chunk_from(from, 4));
 }
 
 void HostBlock::commit_copies() const { fibers_->commit_copies(thread_); }

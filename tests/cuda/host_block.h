@@ -134,6 +134,11 @@ class HostShared {
     check(index, count);
     memory_->write(thread_, offset_ + index * kBytes, count * kBytes, from);
   }
+  /// The byte of an element.
+  int byte_of(int index) const {
+    check(index, 1);
+    return offset_ + index * kBytes;
+  }
   /// A device moves vectors at addresses that are multiples of theirs. The byte of the first.
   int check_vector(int index) const {
     const int at = offset_ + index * kBytes;
@@ -220,6 +225,7 @@ class HostBlock {
 
   bool sync_or(bool value, std::source_location where = std::source_location::current()) const;
   void copy_async(const HostShared<std::uint16_t>& to, int at, const void* from) const;
+  void copy_word_async(const HostShared<float>& to, int at, const void* from) const;
   void commit_copies() const;
   void wait_copies() const;
   template <int kGroups>

@@ -43,6 +43,12 @@ class CudaHostile : public cuda_test::Schedules {
     return ids.shape[0] * (ids.rank > 1 ? ids.shape[1] : 1);
   }
 
+  static bool flash_has(const AttentionRequest& r) {
+    const auto is_code = [](const TensorView& view) { return size_of(view.dtype) == 1; };
+    if (r.channel_scales_k.present() || r.q.dtype == Dtype::kF32) return false;
+    return is_code(r.k) ? is_code(r.v) : r.k.dtype == r.q.dtype && r.v.dtype == r.q.dtype;
+  }
+
   /// `ids` of every third sequence or page are none, or, beside them, 0, which is of zeros.
   void expect_zeros(const std::string& text, TensorView AttentionRequest::*ids) {
     const Problem problem = guarded(text);
@@ -61,9 +67,7 @@ class CudaHostile : public cuda_test::Schedules {
       at_none[n] = bad[n / 3 % 4];
     }
     for (const cuda_test::UncheckedForward& forward : cuda_test::unchecked_forwards()) {
-      if (forward.is_flash && (zeros.k.dtype != Dtype::kBf16 || zeros.v.dtype != Dtype::kBf16)) {
-        continue;
-      }
+      if (forward.is_flash && !flash_has(zeros)) continue;
       tensors_.renew_outputs(&zeros);
       tensors_.renew_outputs(&none);
       run_unchecked(forward, zeros);
@@ -80,6 +84,10 @@ TEST_F(CudaHostile, PagesThatAreNone) {
            "b2 hq4 hkv2 sq70 skv200 d128 bf16 paged page_size=8 causal diag=br cache_leftpad lse",
            "b2 hq2 hkv1 sq5 skv300 d40 f32 kv=i8 scales=token paged page_size=30 lse",
            "b2 hq2 hkv1 sq5 skv300 d40 f16 kv=f8e4m3 v=i8 paged page_size=6 channel_scales lse",
+           "b2 hq4 hkv2 sq1 skv320 d64 bf16 kv=i8 scales=token paged page_size=16 lens_kv=320,77 "
+           "lse",
+           "b2 hq4 hkv2 sq70 skv200 d128 f16 kv=f8e4m3 v=i8 scales=all paged page_size=8 causal "
+           "diag=br cache_leftpad lse",
        }) {
     expect_zeros(text, &AttentionRequest::page_table);
   }
@@ -92,6 +100,31 @@ TEST_F(CudaHostile, EntriesThatAreNone) {
            "b14 hq2 sq2 skv40 d64 bf16 kv=i8 scales=token cache_batch_idx lse",
        }) {
     expect_zeros(text, &AttentionRequest::cache_batch_idx);
+  }
+}
+
+// Rows that nobody sees, in a tile of which others are seen.
+TEST_F(CudaHostile, ScalesOfHiddenRowsAreNoNumbers) {
+  for (const char* text : {
+           "b1 hq4 hkv2 sq5 skv300 d64 bf16 kv=i8 scales=token window=40,0 diag=br lse",
+           "b1 hq2 hkv2 sq5 skv700 d64 f16 kv=f8e4m3 scales=token window=40,0 diag=br lse",
+           "b1 hq2 sq40 skv335 d80 f16 kv=i8 v=f8e5m2 scales=token window=40,0 diag=br lse",
+       }) {
+    const Problem problem = guarded(text);
+    AttentionGradRequest given = problem.request(), none = given;
+    const std::int64_t first_seen = given.k.shape[2] - given.q.shape[2] - 40;
+    for (const auto scales : {&Buffers::scales_k, &Buffers::scales_v}) {
+      none.*scales = tensors_.copy(given.*scales);
+      fill(slice(none.*scales, 2, 0, first_seen), NAN);
+    }
+    for (const cuda_test::UncheckedForward& forward : cuda_test::unchecked_forwards()) {
+      tensors_.renew_outputs(&given);
+      tensors_.renew_outputs(&none);
+      run_unchecked(forward, given);
+      run_unchecked(forward, none);
+      EXPECT_LT(test::largest_difference(none.out, given.out), 0.02) << text << forward.is_flash;
+      EXPECT_EQ(unequal(none.lse, given.lse), "") << text << forward.is_flash;
+    }
   }
 }
 

@@ -164,6 +164,16 @@ TEST(FlashLayouts, BlocksFitTheirMultiprocessor) {
   expect_fits<128, Kind::kSplit>(2);
   expect_fits<192, Kind::kSplit>(1);
   expect_fits<256, Kind::kSplit>(1);
+  expect_fits<64, Kind::kCodes>(2);
+  expect_fits<96, Kind::kCodes>(2);
+  expect_fits<128, Kind::kCodes>(1);
+  expect_fits<192, Kind::kCodes>(1);
+  expect_fits<256, Kind::kCodes>(1);
+  expect_fits<64, Kind::kSplitCodes>(4);
+  expect_fits<96, Kind::kSplitCodes>(3);
+  expect_fits<128, Kind::kSplitCodes>(2);
+  expect_fits<192, Kind::kSplitCodes>(1);
+  expect_fits<256, Kind::kSplitCodes>(1);
 }
 
 /// The same of the backward's blocks, of which those of up to 96 dims fit 8.6.

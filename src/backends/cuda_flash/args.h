@@ -20,11 +20,19 @@ constexpr std::int64_t padded_dims(std::int64_t columns) {
   return 0;
 }
 
+/// Of q of f16 over keys of 8 bits: with 256 the sums and scores of a warp took 50 registers more
+/// than there are, which each tile stored and loaded (CUDA 13.0, sm_80).
+inline constexpr std::int64_t kMaxCodedF16Dims = 192;
+
 /// What a kernel's code can do with scores.
 enum class Kind : std::uint8_t {
   kPlain = 0,  // scale them, and hide some by arithmetic: causal masks, windows, lengths
   kEdited,     // every edit, masks by data, dropout; reads keys in pages, too
-  kSplit       // the same; a block has at most kSplitRows rows, and a split of the keys
+  kSplit,      // the same; a block has at most kSplitRows rows, and a split of the keys
+  kCodes,      // kEdited and
+  kSplitCodes  // kSplit of keys and values of 8 bits, with scales of rows or without
 };
+constexpr bool is_split(Kind kind) { return kind == Kind::kSplit || kind == Kind::kSplitCodes; }
+constexpr bool has_codes(Kind kind) { return kind == Kind::kCodes || kind == Kind::kSplitCodes; }
 
 }  // namespace regard::cuda_flash

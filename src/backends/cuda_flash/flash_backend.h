@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,6 +19,23 @@
 
 namespace regard::cuda_flash {
 
+/// Keys or values of 8 bits, each of which is a number of bf16 and of f16.
+inline constexpr Dtype kCodeDtypes[] = {Dtype::kF8E4M3, Dtype::kF8E5M2, Dtype::kI8};
+inline bool is_code(Dtype dtype) {
+  return std::find(std::begin(kCodeDtypes), std::end(kCodeDtypes), dtype) != std::end(kCodeDtypes);
+}
+inline bool has_codes(const AttentionParams& p) { return is_code(p.dtype_k) && is_code(p.dtype_v); }
+
+inline void add_codes(Claims* claims) {
+  const std::vector<DtypeClaim> own = claims->dtypes;
+  for (DtypeClaim claim : own) {
+    for (const Dtype kv : kCodeDtypes) {
+      claim.kv = kv;
+      claims->dtypes.push_back(claim);
+    }
+  }
+}
+
 inline BackendInfo make_info() {
   BackendInfo info;
   info.ref.id = BackendId::kFlash;
@@ -29,9 +47,12 @@ inline BackendInfo make_info() {
   Claims& forward = info.forward;
   forward = problem::forward_claims();
   forward.dtypes = cuda::tensor_forward_claims();
+  add_codes(&forward);
+  // Scales of columns would be part of a product's terms, which tensor cores take in 16 bits.
   forward.features = forward.features.without({Feature::kDescales, Feature::kDescalesPerHead})
                          .with(problem::cache_features())
-                         .with({Feature::kHadamard});
+                         .with(problem::quantised_features())
+                         .without({Feature::kChannelScales});
   // Rows are copied in pieces of 16 bytes.
   forward.head_dim_qk = forward.head_dim_v = {8, 256, 8};
   forward.min_align_log2 = 4;
@@ -83,7 +104,8 @@ inline bool wgmma_has(const AttentionParams& p) {
   constexpr std::int64_t kMaxExtent = std::int64_t{1} << 30;
   const bool has_extents =
       std::max({p.seqlen_q, p.seqlen_kv, p.batch, p.num_heads_q}) <= kMaxExtent;
-  return has_dims && has_extents && p.features.without(kFeatures).empty();
+  const bool has_dtypes = p.dtype_k == p.dtype_q && p.dtype_v == p.dtype_q;
+  return has_dims && has_extents && has_dtypes && p.features.without(kFeatures).empty();
 }
 
 /// FLASH on a CUDA device, or, in tests, on whatever a launcher launches on.
@@ -93,15 +115,47 @@ class FlashBackend final : public Backend {
       : info_(std::move(info)), small_(info_), launcher_(launcher) {
     small_.forward.head_dim_qk.max = small_.forward.head_dim_v.max = 128;
     small_.backward.head_dim_qk.max = small_.backward.head_dim_v.max = 96;
+    codes_ = info_;
+    small_codes_ = small_;
+    // 16 bytes that are copied are 16 codes.
+    for (BackendInfo* codes : {&codes_, &small_codes_}) {
+      for (Claims* claims : {&codes->forward, &codes->backward}) {
+        claims->head_dim_qk.multiple_of = claims->head_dim_v.multiple_of = 16;
+        claims->head_dim_qk.min = claims->head_dim_v.min = 16;
+      }
+    }
   }
 
   const BackendInfo& info() const override { return info_; }
 
   bool supports(const AttentionKey& key, const Env& env,
                 std::vector<Refusal>* refusals) const override {
-    const BackendInfo& info = has_small_blocks(env.sm_version) ? small_ : info_;
-    const bool claimed = check_claims(info, key, env, refusals);
-    return cuda::takes_cache(key.params(), refusals) && claimed;
+    const AttentionParams& p = key.params();
+    const bool is_small = has_small_blocks(env.sm_version);
+    const BackendInfo& of_codes = is_small ? small_codes_ : codes_;
+    const BackendInfo& info = is_small ? small_ : info_;
+    bool claimed = check_claims(has_codes(p) ? of_codes : info, key, env, refusals);
+    const auto refuse = [&](const std::string& needs, const std::string& got, const Fix& fix) {
+      claimed = false;
+      if (refusals != nullptr) refusals->push_back({RefusalCode::kCustom, needs, got, fix});
+    };
+    if (is_code(p.dtype_k) != is_code(p.dtype_v)) {
+      refuse("needs k and v that are both of 8 bits or both of q's type",
+             std::string("got k=") + to_string(p.dtype_k) + " v=" + to_string(p.dtype_v),
+             {Fix::Op::kClear, to_string(Feature::kKvDtypesDiffer), ""});
+    }
+    if (has_codes(p) && p.dtype_q == Dtype::kF16) {
+      const std::string most = std::to_string(kMaxCodedF16Dims);
+      const auto check = [&](const char* name, std::int64_t dims) {
+        if (dims <= kMaxCodedF16Dims) return;
+        refuse(std::string("needs ") + name + " of at most " + most +
+                   " for q of f16 over k and v of 8 bits: sums of more columns leave no registers",
+               "got " + std::to_string(dims), {Fix::Op::kAtMost, name, most});
+      };
+      check("head_dim_qk", p.head_dim_qk);
+      check("head_dim_v", p.head_dim_v);
+    }
+    return cuda::takes_cache(p, refusals) && claimed;
   }
 
   /// None but for rotated queries and splits of the keys.
@@ -116,8 +170,9 @@ class FlashBackend final : public Backend {
     KernelPlan plan;
     plan.workspace_bytes = workspace_bytes(key, env);
     const bool splits = cuda::splits_layout(p).bytes > 0;
-    plan.kernel = std::string(splits ? "cuda_flash_split_" : "cuda_flash_") + to_string(p.dtype_q) +
-                  "_d" + std::to_string(dims);
+    plan.kernel = std::string("cuda_flash_") + (splits ? "split_" : "") +
+                  (has_codes(p) ? "codes_" : "") + to_string(p.dtype_q) + "_d" +
+                  std::to_string(dims);
     plan.sm = cuda::kTensorSm;
     plan.tile_q = splits ? cuda::kSplitRows : 128;
     plan.tile_kv = 32;
@@ -208,6 +263,8 @@ class FlashBackend final : public Backend {
 
   BackendInfo info_;
   BackendInfo small_;  // of devices with small blocks
+  BackendInfo codes_;  // of keys and values of 8 bits
+  BackendInfo small_codes_;
   const Launcher& launcher_;
 };
 

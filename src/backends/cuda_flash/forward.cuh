@@ -24,7 +24,7 @@ struct ForwardKernel {
   using L = Layout<kDims, kKind>;
   using W = TileWalk<L>;
   using Walk = typename W::Walk;
-  static constexpr bool kSplit = kKind == Kind::kSplit;
+  static constexpr bool kSplit = S::kSplit;
   static constexpr int kMinSm = 80;
   static constexpr int kThreads = S::kThreads;
   static constexpr int kBlocks = kThreads > 128 ? 1 : 2;
@@ -128,9 +128,11 @@ struct ForwardKernel {
   template <bool kMasked, bool kSafe, class Block, class ThisPass>
   REGARD_DEVICE_FN void add_tile(const Block& block, const ThisPass& pass, int tile, int stage,
                                  bool is_full, Softmax<kRowBlocks>* state, Outputs& out) {
+    if constexpr (S::kCodes) W::template widen<kType>(block, pass.args.forward.problem, stage);
     const auto keys = W::stage_part(block, stage, 0), values = W::stage_part(block, stage, 1);
     WarpSums<kKeys> scores[kRowBlocks];
     cuda::multiply_rows<kType, kDims>(block, pass.queries, W::warp_row(block), keys, scores);
+    if constexpr (S::kCodes) scale_scores(block, W::scales(block, stage, 0), &scores[0]);
     const Walk walk = pass.walk[0];
     const std::int64_t first = walk.first + static_cast<std::int64_t>(tile) * kKeys;
     float rescale[kRowBlocks][kLaneRows];
@@ -154,6 +156,10 @@ struct ForwardKernel {
                              first, &scores[m]);
       }
     }
+    float unit = 1.0f;  // of products with values
+    if constexpr (S::kCodes) {
+      unit = scale_probs<kType, kSafe>(block, W::scales(block, stage, 1), &scores[0]);
+    }
     if constexpr (kSafe) {
       REGARD_DEVICE_UNROLL
       for (int m = 0; m < kRowBlocks; ++m) {
@@ -166,7 +172,7 @@ struct ForwardKernel {
       for (int m = 0; m < kRowBlocks; ++m) {
         probs[m] = cuda::as_operand<kType>(scores[m], 1.0f);
       }
-      cuda::rescale_add_product<kType>(block, probs, values, rescale, out);
+      cuda::rescale_add_product<kType>(block, probs, values, rescale, unit, out);
     }
   }
 

@@ -21,7 +21,7 @@ struct QueriesLayout {
   static constexpr int kRowBlocks = kDims <= 64 ? 2 : 1;
   static constexpr int kRows = kDims <= 192 ? 128 : 64;
   static constexpr int kThreads = kRows / kWarpRows / kRowBlocks * kWarp;
-  static constexpr bool kSplit = false, kPaged = false, kHasTree = false;
+  static constexpr bool kSplit = false, kCodes = false, kPaged = false, kHasTree = false;
 
   using Rows = GradRowsLayout<kRows, kEdits>;
   static constexpr int kBytesOfRow = kDims * static_cast<int>(sizeof(std::uint16_t));

@@ -33,6 +33,23 @@ void run_rows(Runner& run, const ForwardArgs& args) {
   run_kernel<kType, kDims, Kind::kEdited>(run, args);
 }
 
+/// The same of keys and values of 8 bits.
+template <Element kType, int kDims, class Runner>
+void run_coded_rows(Runner& run, const ForwardArgs& args) {
+  if (args.splits.row_max > 1) return run_kernel<kType, kDims, Kind::kSplitCodes>(run, args);
+  run_kernel<kType, kDims, Kind::kCodes>(run, args);
+}
+
+template <int kDims, class Runner>
+void run_coded_dims(Runner& run, const ForwardArgs& args) {
+  if constexpr (kDims <= kMaxCodedF16Dims) {
+    if (args.problem.q.type == Element::kF16) {
+      return run_coded_rows<Element::kF16, kDims>(run, args);
+    }
+  }
+  run_coded_rows<Element::kBf16, kDims>(run, args);
+}
+
 template <int kDims, class Runner>
 void run_dims(Runner& run, const ForwardArgs& args) {
   const bool is_bf16 = args.problem.q.type == Element::kBf16;
@@ -66,7 +83,11 @@ void with_dims(const Problem& p, F f) {
 
 template <class Runner>
 void run_forward(Runner& run, const ForwardArgs& args) {
-  with_dims(args.problem, [&](auto dims) { run_dims<decltype(dims)::kIs>(run, args); });
+  with_dims(args.problem, [&](auto dims) {
+    constexpr int kColumns = decltype(dims)::kIs;
+    problem::element_bytes(args.problem.k.type) == 1 ? run_coded_dims<kColumns>(run, args)
+                                                     : run_dims<kColumns>(run, args);
+  });
   if (args.splits.row_max > 1) run_merge(run, args);
   cuda::clear_outputs_past_end(run, args.problem);
 }

@@ -23,8 +23,9 @@ using cuda::WarpSums;
 template <int kDims, Kind kKind>
 struct Shape {
   static constexpr bool kEdits = kKind != Kind::kPlain;
+  static constexpr bool kSplit = is_split(kKind), kCodes = has_codes(kKind);
   static constexpr int kRowBlocks = !kEdits && kDims <= 128 ? 2 : 1;  // of 16 rows, a warp
-  static constexpr int kRows = kKind == Kind::kSplit ? static_cast<int>(cuda::kSplitRows) : 128;
+  static constexpr int kRows = kSplit ? static_cast<int>(cuda::kSplitRows) : 128;
   static constexpr int kThreads = kRows / kWarpRows / kRowBlocks * kWarp;
   static constexpr int kKeys = 32;  // of a tile
   // Two blocks on a multiprocessor of compute capability 8.0 (164 KB) up to 128 dims, and one of
@@ -49,7 +50,8 @@ struct Bounds<true> {
 
 /// Shared memory of a block: what its tiles have in common, bounds of its rows, its queries, and
 /// stages of a tile of keys and a tile of values. Where rows lie in q stands in the last stage
-/// until that is used.
+/// until that is used. Stages of codes have their scales behind them, and products read one tile
+/// more, in which codes are 16-bit numbers.
 template <int kColumns, Kind kKind>
 struct Layout {
   using S = Shape<kColumns, kKind>;
@@ -57,19 +59,22 @@ struct Layout {
   // For TileWalk.
   static constexpr int kDims = kColumns, kRows = S::kRows, kKeys = S::kKeys;
   static constexpr int kThreads = S::kThreads, kStages = S::kStages;
-  static constexpr bool kSplit = kKind == Kind::kSplit;
+  static constexpr bool kSplit = S::kSplit, kCodes = S::kCodes;
   static constexpr bool kPaged = S::kEdits, kHasTree = S::kEdits;
 
   static constexpr int kBytesOfRow = kDims * static_cast<int>(sizeof(std::uint16_t));
-  static constexpr int kStageBytes = 2 * S::kKeys * kBytesOfRow;
-  static constexpr int kWalkBytes = 128;
+  static constexpr int kTileBytes = 2 * S::kKeys * kBytesOfRow;
+  static constexpr int kScaleBytes = static_cast<int>(sizeof(float));  // of a row
+  static constexpr int kStageBytes = kCodes ? 2 * S::kKeys * (kDims + kScaleBytes) : kTileBytes;
+  static constexpr int kWalkBytes = kCodes ? 256 : 128;
   static constexpr int kAtBounds = kWalkBytes;
   static constexpr int kAtQueries = kAtBounds + S::kRows * static_cast<int>(sizeof(Row));
   static constexpr int kAtStages = kAtQueries + S::kRows * kBytesOfRow;
   static constexpr int kAtPlaces = kAtStages + (S::kStages - 1) * kStageBytes;
-  static constexpr int kBytes = kAtStages + S::kStages * kStageBytes;
+  static constexpr int kAtTile = kAtStages + S::kStages * kStageBytes;
+  static constexpr int kBytes = kAtTile + (kCodes ? kTileBytes : 0);
   static_assert(S::kRows * static_cast<int>(sizeof(std::int64_t)) <= kStageBytes);
-  static_assert(kAtQueries % 128 == 0 && kAtStages % 128 == 0);
+  static_assert(kAtQueries % 128 == 0 && kAtStages % 128 == 0 && kStageBytes % 128 == 0);
 };
 
 /// The weight of a probability of 1 in sums and products, as a power of two: the smallest of f16 is

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "backends/cuda_flash/codes.cuh"
 #include "cuda/split.cuh"
 #include "cuda/swizzle.cuh"
 
@@ -19,7 +20,16 @@ struct Flag {
   static constexpr bool kIs = kValue;
 };
 
-/// `Sizes` states kDims, kRows, kKeys, kThreads, kStages, kSplit, kPaged, kHasTree and kAtStages.
+/// Where the scales of a block's first rows lie.
+template <bool kCodes>
+struct ScaleRows {};
+template <>
+struct ScaleRows<true> {
+  char *of_keys, *of_values;
+};
+
+/// `Sizes` states kDims, kRows, kKeys, kThreads, kStages, kSplit, kCodes, kPaged, kHasTree and
+/// kAtStages; with kCodes also kStageBytes and kAtTile.
 template <class Sizes>
 struct TileWalk {
   static constexpr int kDims = Sizes::kDims, kKeys = Sizes::kKeys, kThreads = Sizes::kThreads;
@@ -41,8 +51,9 @@ struct TileWalk {
     int tiles;                  //
     int full_begin, full_end;   // tiles that all rows see
     std::int64_t tree_begin;    // the key of tree_mask's first column; with kHasTree
+    [[no_unique_address]] ScaleRows<Sizes::kCodes> scales;
   };
-  static constexpr int kBytes = 128;
+  static constexpr int kBytes = Sizes::kCodes ? 256 : 128;
   static_assert(sizeof(Walk) <= kBytes);
 
   template <class Block>
@@ -79,6 +90,10 @@ struct TileWalk {
     const cuda::KeyPlace place = cuda::place_of_keys(p, s, kv_entries);
     walk.keys = cuda::key_address(p.k, place, task.head_kv, walk.first);
     walk.values = cuda::key_address(p.v, place, task.head_kv, walk.first);
+    if constexpr (Sizes::kCodes) {
+      walk.scales.of_keys = cuda::key_address(p.scales_k, place, task.head_kv, walk.first);
+      walk.scales.of_values = cuda::key_address(p.scales_v, place, task.head_kv, walk.first);
+    }
     walk.pages = place.ids;
     walk.first_row = place.skipped + walk.first;
     walk.rows = place.entry < 0 ? 0 : s.band.len_kv - walk.first;
@@ -114,11 +129,27 @@ struct TileWalk {
     }
   }
 
-  /// Rows of keys, part 0, or values, part 1, in a stage.
+  /// Rows of keys, part 0, or values, part 1, in a stage: of codes, as products read them.
   template <class Block>
   REGARD_DEVICE_FN auto stage_part(const Block& block, int stage, int part) {
-    const int at = Sizes::kAtStages + (2 * stage + part) * kPartBytes;
-    return block.template shared<std::uint16_t>(at, kKeys * kDims);
+    return block.template shared<std::uint16_t>(part_at(stage, part), kKeys * kDims);
+  }
+  REGARD_DEVICE_FN int part_at(int stage, int part) {
+    if constexpr (Sizes::kCodes) return Sizes::kAtTile + part * kPartBytes;
+    return Sizes::kAtStages + (2 * stage + part) * kPartBytes;
+  }
+
+  /// Codes of a stage's part, as T, and their scales.
+  template <class T, class Block>
+  REGARD_DEVICE_FN auto codes(const Block& block, int stage, int part) {
+    const int at = Sizes::kAtStages + stage * Sizes::kStageBytes + part * kKeys * kDims;
+    return block.template shared<T>(at, kKeys * kDims / static_cast<int>(sizeof(T)));
+  }
+  template <class Block>
+  REGARD_DEVICE_FN auto scales(const Block& block, int stage, int part) {
+    constexpr int kScaleBytes = kKeys * static_cast<int>(sizeof(float));
+    const int at = Sizes::kAtStages + stage * Sizes::kStageBytes + 2 * kKeys * kDims;
+    return block.template shared<float>(at + part * kScaleBytes, kKeys);
   }
 
   /// Begins to copy a tile to a stage.
@@ -127,6 +158,7 @@ struct TileWalk {
     const std::int64_t begin = static_cast<std::int64_t>(tile) * kKeys;
     const Walk walk = of(block)[0];
     const semantics::Tile part{begin, walk.rows - begin};
+    if constexpr (Sizes::kCodes) return begin_codes_tile(block, p, walk, part, stage);
     if constexpr (Sizes::kPaged) {
       if (walk.pages != nullptr) return begin_paged_tile(block, p, walk, part, stage);
     }
@@ -145,6 +177,41 @@ struct TileWalk {
     const auto values = cuda::paged_rows(p.v, walk.values, pages, rows, p.head_dim_v);
     cuda::begin_rows<kKeys, kDims, kThreads>(block, keys, stage_part(block, stage, 0));
     cuda::begin_rows<kKeys, kDims, kThreads>(block, values, stage_part(block, stage, 1));
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void begin_codes_tile(const Block& block, const Problem& p, const Walk& walk,
+                                         const semantics::Tile& part, int stage) {
+    const cuda::KeyPlace place{0, walk.pages, walk.first_row};
+    const cuda::KeyPages pages = cuda::pages_of(p, place, walk.kv_entries);
+    const auto rows_of = [&](const problem::View& view, char* base, std::int64_t columns) {
+      return cuda::cached_rows(view, place, base, pages, part, columns);
+    };
+    begin_codes<kKeys, kDims, kThreads>(block, rows_of(p.k, walk.keys, p.head_dim_qk),
+                                        codes<std::uint16_t>(block, stage, 0));
+    begin_codes<kKeys, kDims, kThreads>(block, rows_of(p.v, walk.values, p.head_dim_v),
+                                        codes<std::uint16_t>(block, stage, 1));
+    static_assert(kThreads >= 2 * kKeys);
+    const int r = block.thread() % kKeys, of = block.thread() / kKeys;
+    if (of == 0) {
+      begin_scale(block, rows_of(p.scales_k, walk.scales.of_keys, 1), p.scales_k.present, r,
+                  scales(block, stage, 0));
+    } else if (of == 1) {
+      begin_scale(block, rows_of(p.scales_v, walk.scales.of_values, 1), p.scales_v.present, r,
+                  scales(block, stage, 1));
+    }
+  }
+
+  /// A stage's codes to the tile that products read. No thread reads that any more.
+  template <Element kType, class Block>
+  REGARD_DEVICE_FN void widen(const Block& block, const Problem& p, int stage) {
+    REGARD_DEVICE_NO_UNROLL
+    for (int part = 0; part < 2; ++part) {
+      widen_tile<kType, kKeys, kDims, kThreads>(
+          block, part == 0 ? p.k.type : p.v.type, codes<std::uint64_t>(block, stage, part),
+          block.template shared<std::uint32_t>(part_at(stage, part), kKeys * kDims / 2));
+    }
+    block.sync();  // no thread reads the tile before it is whole
   }
 
   /// Where a block is in its tiles.
