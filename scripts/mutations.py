@@ -210,7 +210,7 @@ MUTATIONS = [
     Mutation("all keys of a sequence lie in its first page", "src/cpu/decode/tile_ahead.h",
              "      row_ = 0;\n      ++index_;\n", "      row_ = 0;\n", (("unit", "*PagesOf*"), PROPERTY)),
     Mutation("blocks of rows do not share what is prefetched", "src/cpu/decode/tile_ahead.h",
-             "(lines + prefetch.repeats - 1) / prefetch.repeats;", "lines;",
+             "(in_memory + prefetch.repeats - 1) / prefetch.repeats;", "in_memory;",
              (("unit", "RepeatedPrefetch*"),)),
     Mutation("two row blocks prefetch as many do", "src/cpu/prefetch.h", "row_blocks <= kFew",
              "row_blocks < kFew", (("unit", "TilePrefetch*"),)),

@@ -176,6 +176,21 @@ TEST(RepeatedPrefetch, LoopsShareTheLines) {
   for (const auto [repeats, lines] : shares) EXPECT_EQ(lines_each({{}, repeats}, 4), lines);
 }
 
+TEST(RepeatedPrefetch, OfRowsHalfAsLongThereAreHalfAsManyLines) {
+  const std::int64_t shares[][2] = {{1, -2}, {2, -1}, {3, -1}};
+  for (const auto [repeats, lines] : shares) EXPECT_EQ(lines_each({{}, repeats, true}, 4), lines);
+  const std::vector<char> memory(1 << 12);
+  for (const auto prefetch : {prefetch_lines<4, true>, prefetch_lines<0, true>}) {
+    for (const std::int64_t lines : {-2, -1, 4}) {
+      LinesCursor cursor{};
+      cursor.at = memory.data();
+      cursor.end = memory.data() + memory.size();
+      prefetch(&cursor, lines);
+      EXPECT_EQ(cursor.at, memory.data() + (lines < 0 ? -lines : lines) * 64);
+    }
+  }
+}
+
 TEST(LinesCursor, AdvancesByTheLinesThatItIsGiven) {
   const std::vector<char> memory(1 << 12);
   for (const auto prefetch : {prefetch_lines<4>, prefetch_lines<0>}) {

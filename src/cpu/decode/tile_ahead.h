@@ -79,7 +79,7 @@ REGARD_KERNEL_FN void prefetch_lines(LinesCursor* cursor, std::int64_t lines) {
 struct RepeatedPrefetch {
   LinesCursor cursor;
   std::int64_t repeats;
-  bool is_half;  // the loop reads copies twice as long as the rows in memory
+  bool is_half = false;  // the loop reads copies twice as long as the rows in memory
 };
 
 /// What prefetch_lines takes in each of the loops, which read `lines` lines. Where rows in memory
