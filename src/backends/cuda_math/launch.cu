@@ -1,8 +1,8 @@
 #include "backends/cuda_math/launch.h"
 
 #include "backends/cuda_math/steps.cuh"
-#include "cuda/launch_append.h"
 #include "cuda/launch.h"
+#include "cuda/launch_append.h"
 
 namespace regard::cuda_math {
 namespace {
