@@ -69,17 +69,20 @@ struct GroupProducts {
     const auto factors = DenseScores<V, kSlots>::repeated(WordProducts<V>::factors_of(p, q) + r);
     for (std::int64_t j = 0; j < keys.count; j += kKeys) V::store(to + j * kSlots, V::set(0));
     for (std::int64_t d = 0; d < p.head_dim_qk; d += kBlock) {
-      Vec query_sums[kCount];
       const Int ones = Int{} + 0x01010101;
-      for (int x = 0; x < kCount; ++x) {
-        query_sums[x] = products(ones, ones, bytes + x * row_bytes + 2 * d);
+      Int each[4] = {};
+      REGARD_UNROLL for (int x = 0; x < 4; ++x) {
+        if (x % kSlots < kCount) {
+          each[x] = products(ones, ones, bytes + x % kSlots * row_bytes + 2 * d);
+        }
       }
+      const Vec query_sums = sums_of_quarters(each);
       for (std::int64_t j = 0; j < keys.count; j += kKeys) {
         const KeyRows from = rows_from(*keys.rows, keys.begin + j);
-        const Vec sums =
-            dot_block<kCount, kKeys>({from.first + d / 2, from.groups + d / kGroup * kGroupBytes,
-                                      keys.rows->stride, keys.rows->groups_stride},
-                                     bytes + 2 * d, row_bytes, query_sums, ahead);
+        const Vec sums = dot_block<kCount, kKeys>(
+            {from.first + d / 2, from.groups + d / kGroup * kGroupBytes, keys.rows->stride,
+             keys.rows->groups_stride, keys.rows->groups_ahead},
+            bytes + 2 * d, row_bytes, query_sums, ahead);
         V::store(to + j * kSlots, V::fma(sums, factors, V::load(to + j * kSlots)));
       }
     }
@@ -119,12 +122,12 @@ struct GroupProducts {
   struct Block {
     const char* codes;
     const char* groups;
-    std::int64_t stride, groups_stride;
+    std::int64_t stride, groups_stride, groups_ahead;
   };
 
   /// Within each quarter a[kFrom], b[kFrom], a[kFrom + 1], b[kFrom + 1].
-  template <int kFrom, int... kLane>
-  REGARD_KERNEL_FN Vec interleaved(Vec a, Vec b, IndexList<kLane...>) {
+  template <int kFrom, class X, int... kLane>
+  REGARD_KERNEL_FN X interleaved(X a, X b, IndexList<kLane...>) {
     return __builtin_shufflevector(
         a, b, (kLane / 4 * 4 + kFrom + kLane % 4 / 2 + kLane % 2 * V::kLanes)...);
   }
@@ -144,8 +147,9 @@ struct GroupProducts {
     __builtin_memcpy(&bytes, p, sizeof(bytes));
     return bytes;
   }
-  /// Four groups' scales and minima, by turns.
-  REGARD_KERNEL_FN GroupNumbers numbers_at(const char* groups) {
+  /// Four groups' scales and minima, by turns; those of the next tile are prefetched.
+  REGARD_KERNEL_FN GroupNumbers numbers_at(const char* groups, std::int64_t ahead) {
+    __builtin_prefetch(groups + ahead, 0, kIntoL2);
     return *reinterpret_cast<const GroupNumbers*>(groups);
   }
   /// The scale of its own group in each quarter, or the minimum.
@@ -157,6 +161,12 @@ struct GroupProducts {
   template <int kWhich, int... kLane>
   REGARD_KERNEL_FN Vec in_quarters(GroupNumbers x, IndexList<kLane...>) {
     return __builtin_shufflevector(x, x, (kLane % 4 * 2 + kWhich)...);
+  }
+  /// From lane `slot` of each quarter on those of b.
+  template <int... kLane>
+  REGARD_KERNEL_FN Vec from_slot(Vec a, Vec b, int slot, IndexList<kLane...>) {
+    const Int lane{kLane % 4 ...};
+    return lane < slot ? a : b;
   }
   /// A row's number in each quarter of its own. A vector is read: GCC 12 widens four numbers by way
   /// of the stack, where the load waits for both stores.
@@ -172,33 +182,65 @@ struct GroupProducts {
   }
 
   /// Products of codes with a row of q, summed as whole numbers within each lane.
-  REGARD_KERNEL_FN Vec products(Int even, Int odd, const char* row) {
+  REGARD_KERNEL_FN Int products(Int even, Int odd, const char* row) {
     Int total = V::add_bytes(Int{}, even, load(row));
     total = V::add_bytes(total, odd, load(row + kBytes)) << 8;
     total = V::add_bytes(total, even, load(row + 2 * kBytes));
-    return __builtin_convertvector(V::add_bytes(total, odd, load(row + 3 * kBytes)), Vec);
+    return V::add_bytes(total, odd, load(row + 3 * kBytes));
   }
 
-  /// Sums of products of kCount rows and kKeys keys, lanes as in DenseScores.
+  /// Lane x of each quarter: the sum of that quarter of x. Below 2^24 for products, so exact.
+  REGARD_KERNEL_FN Vec sums_of_quarters(const Int (&x)[4]) {
+    const auto in_turn = [](Int a, Int b) __attribute__((always_inline)) {
+      return interleaved<0>(a, b, Lanes{}) + interleaved<2>(a, b, Lanes{});
+    };
+    const Int first = in_turn(x[0], x[2]), second = in_turn(x[1], x[3]);
+    return __builtin_convertvector(in_turn(first, second), Vec);
+  }
+  /// Quarter x: the sum of the quarters of x.
+  REGARD_KERNEL_FN Vec sum_quarters(const Vec (&x)[4]) {
+    const auto add = [](Vec a, Vec b) __attribute__((always_inline)) {
+      return quarters<0, 2>(a, b, Lanes{}) + quarters<1, 3>(a, b, Lanes{});
+    };
+    return add(add(x[0], x[1]), add(x[2], x[3]));
+  }
+  /// Groups' scales of 4 / kSlots keys, or minima, for the lanes of sums_of_quarters.
+  template <int kWhich, int kSlots>
+  REGARD_KERNEL_FN Vec of_slots(const GroupNumbers* keys) {
+    Vec x = of_quarters<kWhich>(keys[0], Lanes{});
+    REGARD_UNROLL for (int key = 1; key < 4 / kSlots; ++key) {
+      x = from_slot(x, of_quarters<kWhich>(keys[key], Lanes{}), key * kSlots, Lanes{});
+    }
+    return x;
+  }
+
+  /// Sums of products of kCount rows and kKeys keys, lanes as in DenseScores. Four of them are
+  /// summed within groups before these are scaled, all four at once.
   template <int kCount, int kKeys>
   REGARD_KERNEL_FN Vec dot_block(const Block& keys, const char* bytes, std::int64_t row_bytes,
-                                 const Vec (&query_sums)[kCount], RepeatedPrefetch* ahead) {
-    constexpr int kSlots = slots_of(kCount);
+                                 Vec query_sums, RepeatedPrefetch* ahead) {
+    constexpr int kSlots = slots_of(kCount), kEach = 4 / kSlots;
+    static_assert(kKeys == 4 * kEach);
     const std::int64_t lines = lines_each(*ahead, 1);
-    Vec sum[V::kLanes] = {};
-    REGARD_UNROLL for (int i = 0; i < kKeys; ++i) {
-      prefetch_lines<1>(&ahead->cursor, lines);
-      const GroupNumbers numbers = numbers_at(keys.groups + i * keys.groups_stride);
-      const Vec scales = of_quarters<0>(numbers, Lanes{}),
-                minima = of_quarters<1>(numbers, Lanes{});
-      Int even, odd;
-      V::codes_of_u4(load(keys.codes + i * keys.stride), &even, &odd);
-      REGARD_UNROLL for (int r = 0; r < kCount; ++r) {
-        sum[i * kSlots + r] =
-            V::fma(products(even, odd, bytes + r * row_bytes), scales, minima * query_sums[r]);
+    Vec sums[4];
+    REGARD_UNROLL for (int four = 0; four < 4; ++four) {
+      Int each[4] = {};
+      GroupNumbers numbers[kEach];
+      REGARD_UNROLL for (int x = 0; x < kEach; ++x) {
+        const int key = four * kEach + x;
+        prefetch_lines<1>(&ahead->cursor, lines);
+        numbers[x] = numbers_at(keys.groups + key * keys.groups_stride, keys.groups_ahead);
+        Int even, odd;
+        V::codes_of_u4(load(keys.codes + key * keys.stride), &even, &odd);
+        REGARD_UNROLL for (int r = 0; r < kCount; ++r) {
+          each[x * kSlots + r] = products(even, odd, bytes + r * row_bytes);
+        }
       }
+      const Vec minima = of_slots<1, kSlots>(numbers);
+      sums[four] =
+          V::fma(sums_of_quarters(each), of_slots<0, kSlots>(numbers), minima * query_sums);
     }
-    return V::sum_rows(sum);
+    return sum_quarters(sums);
   }
 
   /// Of a tile, kCount rows and 128 columns: bytes of four keys a lane, that of group g in quarter
@@ -215,18 +257,20 @@ struct GroupProducts {
                                     Weights<kCount>* self) {
     constexpr int kSlots = slots_of(kCount);
     Vec weights[kMaxDecodeTileKv];
-    Vec minima{};
+    Vec minima[4] = {};  // sums of every fourth key: one chain of additions would be waited for
     Int largest{};
     for (std::int64_t j = 0; j < values.count; j += kRunKeys) {
       const KeyRows from = rows_from(*values.rows, values.begin + j);
       const char* groups = from.groups + d / kGroup * kGroupBytes;
-      for (std::int64_t x = j; x < j + kRunKeys; ++x, groups += values.rows->groups_stride) {
-        const GroupNumbers numbers = numbers_at(groups);
-        const Vec prob = quarter_of_each<kSlots>(probs + x * kSlots, Lanes{});
-        weights[x] = prob * in_quarters<0>(numbers, Lanes{});
-        minima = V::fma(prob, in_quarters<1>(numbers, Lanes{}), minima);
-        const Int held = V::to_bits(weights[x]) & 0x7fffffff;
-        largest = held > largest ? held : largest;
+      for (std::int64_t x = j; x < j + kRunKeys; x += 4) {
+        REGARD_UNROLL for (int i = 0; i < 4; ++i, groups += values.rows->groups_stride) {
+          const GroupNumbers numbers = numbers_at(groups, values.rows->groups_ahead);
+          const Vec prob = quarter_of_each<kSlots>(probs + (x + i) * kSlots, Lanes{});
+          weights[x + i] = prob * in_quarters<0>(numbers, Lanes{});
+          minima[i] = V::fma(prob, in_quarters<1>(numbers, Lanes{}), minima[i]);
+          const Int held = V::to_bits(weights[x + i]) & 0x7fffffff;
+          largest = held > largest ? held : largest;
+        }
       }
     }
     Vec up{};
@@ -245,7 +289,7 @@ struct GroupProducts {
           self->bytes[at][kRow][1] = spread_row<kRow>(low, Lanes{});
         },
         weights, values.count, up);
-    const Int bits = V::to_bits(minima);
+    const Int bits = V::to_bits((minima[0] + minima[1]) + (minima[2] + minima[3]));
     for_rows<kCount>([&](auto row) __attribute__((always_inline)) {
       constexpr int kRow = decltype(row)::value;
       self->minima[kRow] = V::from_bits(spread_row<kRow>(bits, Lanes{}));
@@ -264,7 +308,7 @@ struct GroupProducts {
     for (std::int64_t j = 0; j < keys; j += 4) {
       Int words[4];
       REGARD_UNROLL for (int x = 0; x < 4; ++x) {
-        words[x] = V::to_bits(word_bits<Vec>(weights[j + x], up));
+        words[x] = V::to_bits(V::fma(weights[j + x], up, V::set(kWordMagic)));
       }
       Int high, low;
       V::join_bytes(words, &high, &low);
@@ -278,10 +322,13 @@ struct GroupProducts {
                                   const typename WordProducts<V>::Sums& out, std::int64_t d,
                                   RepeatedPrefetch* ahead) {
     Vec sums[kCount][8];
-    add_quad<kCount, 0>(weights, values, d, ahead, sums);
-    add_quad<kCount, 1>(weights, values, d, ahead, sums);
-    add_quad<kCount, 2>(weights, values, d, ahead, sums);
-    add_quad<kCount, 3>(weights, values, d, ahead, sums);
+    constexpr int kOfTwo = kCount < 2 ? kCount : 2;
+    add_quads<kCount, 0, 0, kOfTwo>(weights, values, d, ahead, sums);
+    add_quads<kCount, 2, 0, kOfTwo>(weights, values, d, ahead, sums);
+    if constexpr (kCount > 2) {
+      add_quads<kCount, 0, 2, kCount - 2>(weights, values, d, ahead, sums);
+      add_quads<kCount, 2, 2, kCount - 2>(weights, values, d, ahead, sums);
+    }
     for (int r = 0; r < kCount; ++r) {
       const auto keep = V::set(out.rescale[r]);
       T* const to = out.first + r * out.step + d;
@@ -303,35 +350,44 @@ struct GroupProducts {
     }
   }
 
-  /// Columns of codes 4 kQuad to 4 kQuad + 3 of each group, as vectors 2 kQuad and 2 kQuad + 1.
-  template <int kCount, int kQuad>
-  REGARD_KERNEL_FN void add_quad(const Weights<kCount>& weights, const WordRows& values,
-                                 std::int64_t d, RepeatedPrefetch* ahead, Vec (&sums)[kCount][8]) {
-    const std::int64_t lines = lines_each(*ahead, 1), stride = values.rows->stride;
-    Int high[kCount][2] = {}, low[kCount][2] = {};
+  /// Columns of codes 4 kQuad to 4 kQuad + 7 of each group, as vectors from 2 kQuad on, of kRows
+  /// rows from kFirst on. Two rows and eight codes: with four of each there are not enough
+  /// registers, and four rows and four codes read each weight twice as often.
+  template <int kCount, int kQuad, int kFirst, int kRows>
+  REGARD_KERNEL_FN void add_quads(const Weights<kCount>& weights, const WordRows& values,
+                                  std::int64_t d, RepeatedPrefetch* ahead, Vec (&sums)[kCount][8]) {
+    constexpr int kLines = kCount > 2 ? 1 : 2;
+    const std::int64_t lines = lines_each(*ahead, kLines), stride = values.rows->stride;
+    Int high[kRows][4] = {}, low[kRows][4] = {};
     for (std::int64_t j = 0; j < values.count; j += 4) {
       const char* const row = rows_from(*values.rows, values.begin + j).first + d / 2;
-      prefetch_lines<1>(&ahead->cursor, lines);
-      Int even, odd;
-      V::codes_of_u4(V::template join_quads<kQuad>(load(row), load(row + stride),
-                                                   load(row + 2 * stride), load(row + 3 * stride)),
-                     &even, &odd);
-      REGARD_UNROLL for (int r = 0; r < kCount; ++r) {
-        const Int(&of)[2] = weights.bytes[j / 4][r];
-        high[r][0] = V::add_bytes(high[r][0], even, of[0]);
-        high[r][1] = V::add_bytes(high[r][1], odd, of[0]);
-        low[r][0] = V::add_bytes(low[r][0], even, of[1]);
-        low[r][1] = V::add_bytes(low[r][1], odd, of[1]);
+      prefetch_lines<kLines>(&ahead->cursor, lines);
+      const Int keys[4] = {load(row), load(row + stride), load(row + 2 * stride),
+                           load(row + 3 * stride)};
+      Int codes[4];  // even and odd ones of a quad
+      V::codes_of_u4(V::template join_quads<kQuad>(keys[0], keys[1], keys[2], keys[3]), codes,
+                     codes + 1);
+      V::codes_of_u4(V::template join_quads<kQuad + 1>(keys[0], keys[1], keys[2], keys[3]),
+                     codes + 2, codes + 3);
+      REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+        const Int(&of)[2] = weights.bytes[j / 4][kFirst + r];
+        REGARD_UNROLL for (int x = 0; x < 4; ++x) {
+          high[r][x] = V::add_bytes(high[r][x], codes[x], of[0]);
+          low[r][x] = V::add_bytes(low[r][x], codes[x], of[1]);
+        }
       }
     }
-    REGARD_UNROLL for (int r = 0; r < kCount; ++r) {
-      Vec columns[2];  // even ones, odd ones
-      REGARD_UNROLL for (int x = 0; x < 2; ++x) {
+    REGARD_UNROLL for (int r = 0; r < kRows; ++r) {
+      Vec columns[4];
+      REGARD_UNROLL for (int x = 0; x < 4; ++x) {
         columns[x] = V::fma(__builtin_convertvector((high[r][x] << 8) + low[r][x], Vec),
-                            weights.down[r], weights.minima[r]);
+                            weights.down[kFirst + r], weights.minima[kFirst + r]);
       }
-      sums[r][2 * kQuad] = interleaved<0>(columns[0], columns[1], Lanes{});
-      sums[r][2 * kQuad + 1] = interleaved<2>(columns[0], columns[1], Lanes{});
+      Vec* const to = sums[kFirst + r] + 2 * kQuad;
+      to[0] = interleaved<0>(columns[0], columns[1], Lanes{});
+      to[1] = interleaved<2>(columns[0], columns[1], Lanes{});
+      to[2] = interleaved<0>(columns[2], columns[3], Lanes{});
+      to[3] = interleaved<2>(columns[2], columns[3], Lanes{});
     }
   }
 };

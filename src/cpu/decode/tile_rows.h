@@ -175,6 +175,7 @@ struct TileRows {
   int run_log2 = 0;         // of the keys of a run: a division would take as long as 20 products
   std::int64_t stride = 0;  // bytes from one key to the next of a run
   std::int64_t groups_stride = 0;  // the same of `groups`
+  std::int64_t groups_ahead = 0;   // bytes to those of the next tile; 0: not known
   const char* first[kMaxRuns];
   const char* groups[kMaxRuns];  // scales and minima of u4, else null
 };
@@ -216,6 +217,7 @@ REGARD_KERNEL_FN bool set_shared(const KvOperand& x, TileRows* to) {
   to->factor = 1;
   to->stride = x.stride;
   to->groups_stride = has_groups ? x.scales.stride : 0;
+  to->groups_ahead = 0;
   return has_groups;
 }
 
@@ -268,7 +270,11 @@ static void set_tile_rows(const KvOperand& x, Tile tile, const PageRuns& pages, 
     return set_one_run(copied_operand(buffers.rows, Element::kF32, x.dim, tile.size), 0, to);
   }
   if (has_row_scales(x)) read_row_scales(x, tile, pages, buffers.scales);
-  if (pages.run_keys() == 0) return set_one_run(x, tile.begin, to);
+  if (pages.run_keys() == 0) {
+    set_one_run(x, tile.begin, to);
+    to->groups_ahead = tile.size * to->groups_stride;
+    return;
+  }
   if (pages.run_keys() == kRunKeys) return set_runs(x, tile, pages, to);
   set_one_run(copy_rows(x, tile, pages, buffers.rows), 0, to);
 }

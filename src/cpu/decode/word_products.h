@@ -33,13 +33,14 @@ REGARD_KERNEL_FN WordScale word_scale(float largest) {
   return {f32_of(2 * kBias + kWord - exponent), f32_of(exponent - kWord)};
 }
 
+constexpr float kWordMagic = 12582912.0f;  // 1.5 * 2^23: the bits below are a whole number's
+
 /// x * up as a whole number in the low 16 bits, to nearest even.
 template <class X>
 REGARD_KERNEL_FN X word_bits(X x, X up) {
-  constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: the bits below are a whole number's
   constexpr float kMax = 32767.0f;
   const X scaled = x * up;
-  return (scaled < kMax ? scaled : kMax - X{}) + kMagic;
+  return (scaled < kMax ? scaled : kMax - X{}) + kWordMagic;
 }
 
 /// Values of int8 as they are multiplied: words of 16 bits.

@@ -86,24 +86,20 @@ REGARD_KERNEL_FN IntVec joined_quads(IntVec a, IntVec b, IntVec c, IntVec d) {
 }
 /// The low words of four vectors as bytes with signs, those of a lane beside one another.
 REGARD_KERNEL_FN void bytes_of_words(const IntVec (&words)[4], IntVec* high, IntVec* low) {
-  constexpr __mmask32 kAllWords = 0xffffffff, kOdd = 0xaaaaaaaa;
+  constexpr __mmask32 kAllWords = 0xffffffff, kOddWords = 0xaaaaaaaa;
+  constexpr __mmask64 kOddBytes = 0xaaaaaaaaaaaaaaaaull;
   const auto pairs = [](IntVec x, IntVec y) __attribute__((always_inline)) {
-    return _mm512_mask_blend_epi16(kOdd, (__m512i)x, (__m512i)(y << 16));
+    return _mm512_mask_blend_epi16(kOddWords, (__m512i)x, (__m512i)(y << 16));
   };
-  const auto highs = [](__m512i x) __attribute__((always_inline)) {
-    return _mm512_maskz_srai_epi16(kAllWords,
-                                   _mm512_maskz_add_epi16(kAllWords, x, _mm512_set1_epi16(128)), 8);
+  const auto rounded = [](__m512i x) __attribute__((always_inline)) {
+    return _mm512_maskz_add_epi16(kAllWords, x, _mm512_set1_epi16(128));
   };
-  const __m512i first = pairs(words[0], words[1]), last = pairs(words[2], words[3]);
-  const IntVec low_bytes = IntVec{} + 0x00ff00ff;
-  // Bytes 0 and 2 of each lane of `first`, then of `last`.
-  const auto join = [&](__m512i x, __m512i y) __attribute__((always_inline)) {
-    const IntVec a = (IntVec)x & low_bytes, b = (IntVec)y & low_bytes;
-    const IntVec of_two = (a | (a >> 8)) & 0xffff, of_others = (b | (b >> 8)) << 16;
-    return of_two | of_others;
-  };
-  *high = join(highs(first), highs(last));
-  *low = join(first, last);
+  // Bytes 0 and 2 of a lane come from `even`, 1 and 3 from `odd`.
+  const __m512i even = pairs(words[0], words[2]), odd = pairs(words[1], words[3]);
+  *high = (IntVec)_mm512_mask_blend_epi8(
+      kOddBytes, _mm512_maskz_srli_epi16(kAllWords, rounded(even), 8), rounded(odd));
+  *low = (IntVec)_mm512_mask_blend_epi8(kOddBytes, even,
+                                        _mm512_maskz_slli_epi16(kAllWords, odd, 8));
 }
 /// F8Bytes in registers.
 struct F8Table {
