@@ -14,8 +14,8 @@ constexpr BackendId kMathId = BackendId::kMath, kFlashId = BackendId::kFlash,
 // regard_bench_costs --fit of the times of random problems. Prefill, and the backward of EFFICIENT
 // and MATH: 1,339 problems (seeds 21, 22, 301 and 401 to 423) on a Zen 4 (AVX-512, two threads)
 // with its measured rates. Decode, short and FLASH's backward: some 1,000 on a Zen 5 with its own
-// (seeds 1, 31, 51 to 53, 61, 62, 71, 72 and 81). docs/dev/tuning.md has how well they predict
-// others.
+// (seeds 1, 31, 51 to 53, 61, 62, 71, 72 and 81), of u4 104 (seed 111). docs/dev/tuning.md has how
+// well they predict others.
 // clang-format off
 constexpr CostEntry kEntries[] = {
     {kFlashId, CostKind::kDecode, CostTypes::kFloats, {1.09e-06, 3.04e-07, 1.09, 171, 11.7, 0.21, 1.19}},
@@ -23,13 +23,13 @@ constexpr CostEntry kEntries[] = {
     {kFlashId, CostKind::kDecode, CostTypes::kConverted, {1.43e-06, 3.1e-07, 1.25, 126, 4.81, 0.428, 1.18}},
     {kFlashId, CostKind::kDecode, CostTypes::kI8, {1.51e-06, 3.8e-07, 0.982, 278, 2.9, 0.609, 1.16}},
     {kFlashId, CostKind::kDecode, CostTypes::kF8, {1.95e-06, 3.94e-07, 0.965, 295, 6.78, 1.16, 1.21}},
-    {kFlashId, CostKind::kDecode, CostTypes::kU4, {3.28e-06, 2.29e-07, 1.39, 226, 4.41, 2.81, 1.28}},
+    {kFlashId, CostKind::kDecode, CostTypes::kU4, {1.86e-06, 4.62e-07, 1.49, 153, 2.26, 2.82, 1.32}},
     {kFlashId, CostKind::kShort, CostTypes::kFloats, {9.55e-07, 2.21e-07, 0.841, 34.6, 15.5, 0.605, 1.15}},
     {kFlashId, CostKind::kShort, CostTypes::kPairs, {1.64e-06, 2.66e-07, 0.931, 21.4, 11, 0.374, 1.21}},
     {kFlashId, CostKind::kShort, CostTypes::kConverted, {1.44e-06, 1.96e-07, 0.834, 77.6, 17.8, 0.635, 1.37}},
     {kFlashId, CostKind::kShort, CostTypes::kI8, {2.57e-06, 5.38e-08, 0.788, 81.8, 27.2, 0.493, 1.15}},
     {kFlashId, CostKind::kShort, CostTypes::kF8, {9.67e-07, 2.54e-07, 0.645, 88.7, 34.2, 0.389, 1.15}},
-    {kFlashId, CostKind::kShort, CostTypes::kU4, {1.4e-06, 4.01e-08, 0.433, 197, 50, 0.183, 1.36}},
+    {kFlashId, CostKind::kShort, CostTypes::kU4, {5.71e-07, 3.97e-08, 0.762, 89.4, 44.4, 0.193, 1.25}},
     {kFlashId, CostKind::kPrefill, CostTypes::kFloats, {4.06e-06, 1.92e-07, 1.17, 11.8, 3.71, 2.54, 1.53}},
     {kFlashId, CostKind::kPrefill, CostTypes::kPairs, {2.88e-06, 7.1e-07, 1.23, 16.4, 2.19, 1.25, 1.3}},
     {kFlashId, CostKind::kPrefill, CostTypes::kConverted, {8.41e-06, 4.18e-07, 1.14, 22.9, 3.5, 2.24, 1.29}},
@@ -41,13 +41,13 @@ constexpr CostEntry kEntries[] = {
     {kEfficientId, CostKind::kDecode, CostTypes::kConverted, {1.31e-06, 3.68e-07, 1.2, 125, 5.61, 0.292, 1.19}},
     {kEfficientId, CostKind::kDecode, CostTypes::kI8, {1.16e-06, 4.61e-07, 1.04, 322, 1.48, 1.02, 1.15}},
     {kEfficientId, CostKind::kDecode, CostTypes::kF8, {1.3e-06, 4.77e-07, 0.976, 366, 4.17, 1.61, 1.22}},
-    {kEfficientId, CostKind::kDecode, CostTypes::kU4, {2.76e-06, 2.46e-07, 1.29, 265, 4.95, 3.22, 1.27}},
+    {kEfficientId, CostKind::kDecode, CostTypes::kU4, {1.78e-06, 4.64e-07, 1.41, 189, 3.26, 2.48, 1.3}},
     {kEfficientId, CostKind::kShort, CostTypes::kFloats, {1.03e-06, 2.01e-07, 0.867, 40.9, 12.6, 0.926, 1.17}},
     {kEfficientId, CostKind::kShort, CostTypes::kPairs, {1.44e-06, 3.01e-07, 0.981, 30.7, 9.08, 0.356, 1.21}},
     {kEfficientId, CostKind::kShort, CostTypes::kConverted, {1.54e-06, 1.87e-07, 0.809, 105, 16.2, 0.732, 1.37}},
     {kEfficientId, CostKind::kShort, CostTypes::kI8, {2.55e-06, 6.14e-08, 0.84, 78.5, 24.7, 0.396, 1.12}},
     {kEfficientId, CostKind::kShort, CostTypes::kF8, {1.65e-07, 2.97e-07, 0.5, 266, 26.5, 0.375, 1.14}},
-    {kEfficientId, CostKind::kShort, CostTypes::kU4, {2.02e-06, 7.89e-08, 0.547, 285, 31, 0.534, 1.33}},
+    {kEfficientId, CostKind::kShort, CostTypes::kU4, {6.13e-07, 6.2e-08, 0.813, 97.6, 40.6, 0.746, 1.33}},
     {kEfficientId, CostKind::kPrefill, CostTypes::kFloats, {3.4e-06, 3.03e-07, 1.18, 13, 5.06, 2.04, 1.63}},
     {kEfficientId, CostKind::kPrefill, CostTypes::kPairs, {2.41e-06, 9.38e-07, 1.28, 15.8, 2.2, 0.878, 1.34}},
     {kEfficientId, CostKind::kPrefill, CostTypes::kConverted, {7.37e-06, 5.09e-07, 1.18, 24.3, 3.64, 2.16, 1.3}},
@@ -59,13 +59,13 @@ constexpr CostEntry kEntries[] = {
     {kMathId, CostKind::kDecode, CostTypes::kConverted, {1.91e-06, 3.29e-07, 0.0821, 16.9, 51.5, 0.543, 1.31}},
     {kMathId, CostKind::kDecode, CostTypes::kI8, {1.5e-06, 2.28e-07, 0.0609, 174, 59.3, 1.04, 1.43}},
     {kMathId, CostKind::kDecode, CostTypes::kF8, {2.29e-06, 4.29e-07, 0.0758, 13.9, 53.5, 2.55, 1.9}},
-    {kMathId, CostKind::kDecode, CostTypes::kU4, {4.08e-07, 8.44e-07, 0.121, 53.8, 69.1, 2.17, 1.11}},
+    {kMathId, CostKind::kDecode, CostTypes::kU4, {8.86e-07, 4.77e-07, 0.0837, 48.6, 71.3, 1.25, 1.25}},
     {kMathId, CostKind::kShort, CostTypes::kFloats, {6.09e-07, 4.01e-07, 0.889, 14, 29.8, 0.508, 1.28}},
     {kMathId, CostKind::kShort, CostTypes::kPairs, {6.76e-07, 5.55e-07, 2.24, 21.1, 24.4, 0.588, 1.19}},
     {kMathId, CostKind::kShort, CostTypes::kConverted, {9.8e-07, 3.1e-07, 1.05, 32, 22.7, 1.94, 1.35}},
     {kMathId, CostKind::kShort, CostTypes::kI8, {2.53e-06, 2.79e-07, 0.924, 46.3, 24.2, 2.23, 1.1}},
     {kMathId, CostKind::kShort, CostTypes::kF8, {4.36e-07, 4.47e-07, 0.525, 311, 30.1, 0.651, 1.1}},
-    {kMathId, CostKind::kShort, CostTypes::kU4, {2.91e-06, 2.21e-07, 0.936, 84.7, 44.2, 0.468, 1.26}},
+    {kMathId, CostKind::kShort, CostTypes::kU4, {1.28e-06, 1.81e-07, 0.947, 66.4, 40.6, 1.47, 1.27}},
     {kMathId, CostKind::kPrefill, CostTypes::kFloats, {4.2e-06, 3.82e-07, 1.25, 11.6, 11.1, 1.91, 1.32}},
     {kMathId, CostKind::kPrefill, CostTypes::kPairs, {3.05e-06, 1.08e-06, 2.71, 15.7, 16.4, 1.39, 1.25}},
     {kMathId, CostKind::kPrefill, CostTypes::kConverted, {6.03e-06, 5.72e-07, 1.29, 26.1, 17.8, 1.78, 1.32}},

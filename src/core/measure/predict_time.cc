@@ -208,7 +208,8 @@ CostTypes types_of(const AttentionParams& p) noexcept {
 }
 
 /// The peak of the kernel that runs: AMX multiplies in row blocks of the forward, and in FLASH's
-/// backward; decode rows of bf16 multiply caches of 8 bits and less as pairs.
+/// backward; decode rows of bf16 multiply caches of 8 bits as pairs, and those of u4 in bytes where
+/// a vector of codes is whole groups (src/cpu/decode/product_forms.h).
 double arithmetic_gflops(const MachineRates& rates, BackendId backend, CostKind kind,
                          const AttentionParams& p) noexcept {
   const bool in_rows = kind == CostKind::kPrefill || kind == CostKind::kShort;
@@ -217,8 +218,12 @@ double arithmetic_gflops(const MachineRates& rates, BackendId backend, CostKind 
   if (rates.isa.includes(Isa::kAmxBf16) && !has_amx) {
     return p.dtype_q == Dtype::kF64 ? rates.f64_gflops : rates.f32_gflops;
   }
+  constexpr std::int64_t kCodes = 128;
+  const bool has_forms = types_of(p) == CostTypes::kU4
+                             ? p.head_dim_qk % kCodes == 0 && p.head_dim_v % kCodes == 0
+                             : types_of(p) > CostTypes::kConverted;
   const bool has_pairs = kind == CostKind::kDecode && backend != BackendId::kMath &&
-                         p.dtype_q == Dtype::kBf16 && types_of(p) > CostTypes::kConverted;
+                         p.dtype_q == Dtype::kBf16 && has_forms;
   return has_pairs ? rates.bf16_gflops : peak_gflops(rates, p);
 }
 
