@@ -4,6 +4,7 @@ file of python/tests/with_torch."""
 
 from mutation import Mutation
 from mutations_amx import AMX_MUTATIONS
+from mutations_backward import BACKWARD_MUTATIONS
 from mutations_caches import CACHE_MUTATIONS
 from mutations_cuda import CUDA_MUTATIONS
 from mutations_distributed import DISTRIBUTED_MUTATIONS
@@ -322,15 +323,9 @@ MUTATIONS = [
     Mutation("gradients: P of d_v not dropped", "src/cpu/backward/keys.inl",
              "    if (p.dropout.threshold != 0) drop_probs<V>(p, t.s, t.row_block().rows, tile, t.probs());\n",
              "", (GRADIENTS, MORE_GRADIENTS)),
-    Mutation("gradients: group not summed, one pass", "src/cpu/backward/one_pass.inl",
-             "std::int64_t rows() const { return s.len_q * problem().group_size; }",
-             "std::int64_t rows() const { return s.len_q; }", (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: group not summed, two passes", "src/cpu/backward/two_pass.inl",
              "const std::int64_t rows = t.s.len_q * p.group_size;",
              "const std::int64_t rows = t.s.len_q;", (GRADIENTS, MORE_GRADIENTS)),
-    Mutation("gradients: softcap's slope missing, one pass", "src/cpu/backward/one_pass.inl",
-             "    differentiate_edits(t, tile.begin);\n", "",
-             (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: softcap's slope missing in d_q", "src/cpu/backward/two_pass.inl",
              "    differentiate_edits(t, tile.tile.begin);\n    const bool finite",
              "    const bool finite", (GRADIENTS, MORE_GRADIENTS)),
@@ -359,10 +354,6 @@ MUTATIONS = [
     Mutation("gradients: padding rows of d_q not cleared", "src/cpu/backward/tile.inl",
              "for (std::int64_t row = begin; row < rows.end; ++row) {",
              "for (std::int64_t row = begin; row < begin; ++row) {", (GRADIENTS, MORE_GRADIENTS)),
-    Mutation("gradients: NaN of a hidden key in d_q, one pass", "src/cpu/backward/one_pass.inl",
-             "{packed, V::is_finite(packed.keys, tile.size, depth<V>(p.head_dim_qk))};",
-             "{packed, true};",
-             (GRADIENTS, MORE_GRADIENTS)),
     Mutation("gradients: NaN of a hidden key in d_q, two passes", "src/cpu/backward/two_pass.inl",
              "const bool finite = V::is_finite(tile.keys, tile.tile.size, p.head_dim_qk);",
              "const bool finite = true;", (GRADIENTS, MORE_GRADIENTS)),
@@ -373,22 +364,6 @@ MUTATIONS = [
              "for (std::int64_t index = tiles.begin; index < tiles.end; ++index) {",
              "for (std::int64_t index = tiles.begin; index + 1 < tiles.end; ++index) {",
              (GRADIENTS, MORE_GRADIENTS)),
-    Mutation("gradients: last tile left out, one pass", "src/cpu/backward/one_pass.inl",
-             "if (key < lo || key >= hi || (row", "if (key < lo || key + 1 >= hi || (row",
-             (GRADIENTS, MORE_GRADIENTS)),
-    Mutation("gradients: blocks before the diagonal's never meet", "src/cpu/backward/one_pass.inl",
-             "if (!is_interrupted(head.a.interrupt)) {", "if (row >= key) {",
-             (GRADIENTS, MORE_GRADIENTS)),
-    Mutation("gradients: blocks meet themselves alone", "src/cpu/backward/one_pass.inl",
-             "add_blocks(ranges, rows.lo + row, keys.lo + key);",
-             "add_blocks(ranges, rows.lo + row, keys.lo + (row < key_count ? row : key));",
-             (GRADIENTS, MORE_GRADIENTS)),
-    Mutation("gradients: the first half's last count falls behind the second's",
-             "src/cpu/backward/one_pass.inl",
-             "if (read_count(done + key) < phases_done) set_count(", "set_count(", (BLOCKS,)),
-    Mutation("gradients: a block does not wait for the one behind", "src/cpu/backward/one_pass.inl",
-             "wait_for_count(done + before, phase(row, before) + 1);", "",
-             (BLOCKS,)),
     Mutation("gradients: the tile read for delta stays", "src/cpu/backward/two_pass.inl",
              "if (set_row_stats(t)) loaded = load_grad_tile(t, tile);", "set_row_stats(t);",
              (BLOCKS, GRADIENTS)),
@@ -597,4 +572,4 @@ MUTATIONS = [
              "if (!needed && p_.dropout_p == 0.0) return {};", "if (!needed) return {};", (CASES,)),
 ] + (AMX_MUTATIONS + FORWARD_MUTATIONS + PACKED_MUTATIONS + CACHE_MUTATIONS + SCALE_MUTATIONS + LLM_MUTATIONS +
      CUDA_MUTATIONS + FUNCTION_MUTATIONS + FP8_MUTATIONS + DISTRIBUTED_MUTATIONS + GUIDE_MUTATIONS + MEASURE_MUTATIONS +
-     SELF_CHECK_MUTATIONS)
+     SELF_CHECK_MUTATIONS + BACKWARD_MUTATIONS)

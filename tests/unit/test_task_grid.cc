@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpu/backward/args.h"
 #include "cpu/threads/run_tasks.h"
 
 // How rows are divided into tasks: each row is in one task, whatever the workers.
@@ -105,6 +106,21 @@ TEST(TaskGrid, OneWorkerNeedsNoSubBlocks) {
   const AttentionParams params = grid_params(1920);
   const TaskGrid grid = with_sub_blocks(params, make_grid(params, 8 * kTaskWidth), kTaskWidth, 1);
   EXPECT_EQ(count_tasks(params, grid), 60);
+}
+
+TEST(TaskGrid, BlocksOfABackwardAreEven) {
+  for (const std::int64_t width : {8, 16, 48}) {
+    for (std::int64_t rows = 1; rows <= 2000; ++rows) {
+      const HeadGrid grid = head_grid(rows, 300, width);
+      EXPECT_EQ(grid.block_rows % width, 0) << rows;
+      EXPECT_LE(grid.block_rows, kBlockQueries) << rows;
+      EXPECT_EQ(grid.row_blocks, (rows + kBlockQueries - 1) / kBlockQueries) << rows;
+      EXPECT_GE(grid.row_blocks * grid.block_rows, rows) << rows;
+      EXPECT_LT((grid.row_blocks - 1) * grid.block_rows, rows) << rows;
+      // No block has a whole vector more than an even one.
+      EXPECT_LT((grid.block_rows - width) * grid.row_blocks, rows) << rows;
+    }
+  }
 }
 
 }  // namespace

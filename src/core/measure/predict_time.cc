@@ -157,17 +157,24 @@ double threads_at_work(const MachineRates& rates, double finest_tasks, double pr
                        bool is_divided) noexcept {
   constexpr double kProductsOfAThread = 1 << 17;
   const double worth = std::floor(products / kProductsOfAThread);
-  const double tasks = std::floor(finest_tasks);
+  const double tasks = is_divided ? finest_tasks : std::floor(finest_tasks);
   const double threads =
       std::clamp(std::min(tasks, worth), 1.0, static_cast<double>(std::max(rates.threads, 1)));
   return is_divided ? threads : tasks / std::ceil(tasks / threads);
 }
 
-/// Blocks of a head that workers of FLASH's backward compute side by side, 192 rows and 128 keys
-/// each (src/cpu/backward/args.h).
-double blocks_side_by_side(std::int64_t rows, std::int64_t keys) noexcept {
-  constexpr std::int64_t kRows = 192, kKeys = 128;
-  return static_cast<double>(std::min((rows + kRows - 1) / kRows, (keys + kKeys - 1) / kKeys));
+/// How many times as fast workers of FLASH's backward compute a head side by side as one does
+/// (src/cpu/backward/args.h): in as many phases as it has blocks of rows or of keys, whichever are
+/// more, each takes one pair of blocks, of up to 192 rows and of 128 keys.
+double backward_side_by_side(std::int64_t rows, std::int64_t keys) noexcept {
+  constexpr std::int64_t kMostRows = 192, kVectors = 48, kKeys = 128;
+  const auto divided = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
+  if (rows == 0 || keys == 0) return 1.0;
+  const std::int64_t row_blocks = divided(rows, kMostRows), key_blocks = divided(keys, kKeys);
+  const std::int64_t block_rows = divided(divided(rows, row_blocks), kVectors) * kVectors;
+  const double pairs = static_cast<double>(rows) * static_cast<double>(keys);
+  const double phases = static_cast<double>(std::max(row_blocks, key_blocks));
+  return std::max(pairs / (phases * static_cast<double>(block_rows * kKeys)), 1.0);
 }
 
 }  // namespace
@@ -256,9 +263,8 @@ CallCounts count_call(const CostModel& model, BackendId backend, const Attention
       backend == BackendId::kFlash && kv_heads < 4.0 * static_cast<double>(rates.threads);
   const double row_tasks =
       static_cast<double>((rows + lanes - 1) / std::max<std::int64_t>(lanes, 1));
-  const double side_by_side = backward && backend == BackendId::kFlash
-                                  ? std::max(blocks_side_by_side(rows, kv.length), 1.0)
-                                  : row_tasks;
+  const double side_by_side =
+      backward && backend == BackendId::kFlash ? backward_side_by_side(rows, kv.length) : row_tasks;
   const double finest = !is_few         ? kv_heads * side_by_side
                         : shares_splits ? kv_heads * std::floor(split_count)
                                         : kv_heads;

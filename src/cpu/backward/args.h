@@ -103,8 +103,8 @@ struct BackwardArgs {
   std::int64_t scratch_bytes = 0;
 };
 
-/// Rows and keys of a block in one pass: a group of row blocks (group_rows) and a tile. The pair,
-/// 16 Mflop at head_dim 64, is the finest that workers share.
+/// Rows of a block in one pass, at most, and its keys: a group of row blocks (group_rows) and a
+/// tile. The pair, 16 Mflop at head_dim 64, is the finest that workers share.
 inline constexpr std::int64_t kBlockQueries = 192;
 inline constexpr std::int64_t kBlockKeys = 128;
 
@@ -115,6 +115,7 @@ REGARD_KERNEL_FN constexpr std::int64_t task_row_blocks(std::int64_t width) {
 
 /// How the pairs of a head's blocks are divided: a function of its own rows and keys.
 struct HeadGrid {
+  std::int64_t block_rows;
   std::int64_t row_blocks;
   std::int64_t key_blocks;
   std::int64_t row_ranges;
@@ -137,14 +138,18 @@ REGARD_KERNEL_FN constexpr std::int64_t count_ranges(std::int64_t blocks, std::i
   return semantics::clamp((workers + blocks - 1) / blocks, 1, across);
 }
 
-/// `rows` or `keys` of 0: no blocks, for nothing is seen.
+/// Blocks of rows are as even as whole vectors allow: of 208 rows in blocks of 192 and 16 nearly
+/// all was one worker's. `rows` or `keys` of 0: no blocks, for nothing is seen.
 REGARD_KERNEL_FN constexpr HeadGrid head_grid(std::int64_t rows, std::int64_t keys,
                                               std::int64_t width) {
-  if (rows == 0 || keys == 0) return {0, 0, 1, 1};
-  const std::int64_t block = task_row_blocks(width) * width;
-  const std::int64_t row_blocks = rows / block + (rows % block > 0 ? 1 : 0);  // may be saturated
-  const std::int64_t key_blocks = keys / kBlockKeys + (keys % kBlockKeys > 0 ? 1 : 0);
-  return {row_blocks, key_blocks, count_ranges(key_blocks, row_blocks),
+  const auto divided = [](std::int64_t n, std::int64_t by) {  // upwards; n may be saturated
+    return n / by + (n % by > 0 ? 1 : 0);
+  };
+  const std::int64_t most = task_row_blocks(width) * width;
+  if (rows == 0 || keys == 0) return {most, 0, 0, 1, 1};
+  const std::int64_t row_blocks = divided(rows, most), key_blocks = divided(keys, kBlockKeys);
+  const std::int64_t block_rows = divided(divided(rows, row_blocks), width) * width;
+  return {block_rows, row_blocks, key_blocks, count_ranges(key_blocks, row_blocks),
           count_ranges(row_blocks, key_blocks)};
 }
 

@@ -24,7 +24,7 @@ inline constexpr std::int64_t kPacked = std::int64_t{1} << 32;
 template <class V>
 struct GradHead {
   using T = typename V::Scalar;
-  static constexpr std::int64_t kBlockRows = task_row_blocks(V::kWidth) * V::kWidth;
+  static constexpr std::int64_t kMostBlockRows = task_row_blocks(V::kWidth) * V::kWidth;
 
   const BackwardArgs& a;
   Sequence s;
@@ -37,7 +37,8 @@ struct GradHead {
   std::int64_t rows() const { return s.len_q * problem().group_size; }
   /// Blocks of rows or of keys that it has in memory, whichever are more.
   std::int64_t blocks() const {
-    const std::int64_t row_blocks = (s.rows_q * problem().group_size + kBlockRows - 1) / kBlockRows;
+    const std::int64_t rows_q = s.rows_q * problem().group_size;
+    const std::int64_t row_blocks = (rows_q + kMostBlockRows - 1) / kMostBlockRows;
     const std::int64_t key_blocks = (s.rows_kv + kBlockKeys - 1) / kBlockKeys;
     return row_blocks > key_blocks ? row_blocks : key_blocks;
   }
@@ -66,7 +67,7 @@ struct GradHead {
   }
   /// d_q^T of a row over a key range.
   T* sum_q(std::int64_t row, std::int64_t key_range) const {
-    const std::int64_t first = key_range * grid.row_blocks * kBlockRows;
+    const std::int64_t first = key_range * grid.row_blocks * grid.block_rows;
     return reinterpret_cast<T*>(head_workspace + a.at_sum_q) +
            (first + row) * padded_head_dim(problem().head_dim_qk);
   }
@@ -101,23 +102,20 @@ static GradHead<V> grad_head(const BackwardArgs& a, std::int64_t index, char* he
           scratch};
 }
 
-/// The rows of a block, of `rows` in all.
-template <class V>
-REGARD_KERNEL_FN semantics::KeyRange block_rows(std::int64_t block, std::int64_t rows) {
-  constexpr std::int64_t kRows = GradHead<V>::kBlockRows;
-  return {semantics::clamp(block * kRows, 0, rows), semantics::clamp((block + 1) * kRows, 0, rows)};
+/// Those of a block of `size`, of `count` rows or keys in all.
+REGARD_KERNEL_FN semantics::KeyRange block_range(std::int64_t block, std::int64_t size,
+                                                 std::int64_t count) {
+  return {semantics::clamp(block * size, 0, count), semantics::clamp((block + 1) * size, 0, count)};
 }
-
-/// The keys of a block, of `keys` in all.
-REGARD_KERNEL_FN semantics::KeyRange block_keys(std::int64_t block, std::int64_t keys) {
-  const std::int64_t end = (block + 1) * kBlockKeys;
-  return {semantics::clamp(block * kBlockKeys, 0, keys), semantics::clamp(end, 0, keys)};
+template <class V>
+REGARD_KERNEL_FN semantics::KeyRange block_rows(const GradHead<V>& head, std::int64_t block) {
+  return block_range(block, head.grid.block_rows, head.rows());
 }
 
 /// Calls f(first row, rows) for the row blocks of a block within the sequence.
 template <class V, class F>
 REGARD_KERNEL_FN void for_row_blocks(const GradHead<V>& head, std::int64_t block, F f) {
-  const semantics::KeyRange rows = block_rows<V>(block, head.rows());
+  const semantics::KeyRange rows = block_rows(head, block);
   for (std::int64_t row = rows.lo; row < rows.hi; row += V::kWidth) {
     f(row, row + V::kWidth < rows.hi ? V::kWidth : rows.hi - row);
   }
@@ -230,7 +228,7 @@ static void add_pair(const RangePair<V>& ranges, std::int64_t begin, std::int64_
 /// The same of a whole block of rows.
 template <class V>
 static void add_blocks(const RangePair<V>& ranges, std::int64_t q_block, std::int64_t kv_block) {
-  const semantics::KeyRange rows = block_rows<V>(q_block, ranges.head.rows());
+  const semantics::KeyRange rows = block_rows(ranges.head, q_block);
   const std::int64_t step = ranges.head.a.row_blocks * V::kWidth;
   for (std::int64_t row = rows.lo; row < rows.hi; row += step) {
     add_pair(ranges, row, row + step < rows.hi ? row + step : rows.hi, ranges.head.tile(kv_block));
@@ -240,7 +238,7 @@ static void add_blocks(const RangePair<V>& ranges, std::int64_t q_block, std::in
 /// The key blocks that a block of rows sees some of.
 template <class V>
 static semantics::KeyRange seen_blocks(const GradHead<V>& head, std::int64_t q_block) {
-  const semantics::KeyRange rows = block_rows<V>(q_block, head.rows());
+  const semantics::KeyRange rows = block_rows(head, q_block);
   const std::int64_t group_size = head.problem().group_size;
   const TileSpan tiles = tiles_of(
       semantics::visible_keys(head.s.band, rows.lo / group_size, (rows.hi - 1) / group_size + 1),
@@ -327,16 +325,19 @@ static void add_sums(typename V::Scalar* sums, const typename V::Scalar* more, s
   }
 }
 
-/// Adds up the sums of a block of rows and writes its gradients: 0 for rows past the length, and in
-/// a block that no pair needed.
+/// Adds up the sums of a block of rows and writes its gradients: 0 for rows past the length, of
+/// which each block clears as many as a block may have, and in a block that no pair needed.
 template <class V>
 static void end_row_block(const GradHead<V>& head, std::int64_t block) {
   const BackwardArgs& a = head.a;
   const Problem& p = head.problem();
   if (!a.grad.d_q.present) return;
-  const std::int64_t size = padded_head_dim(p.head_dim_qk) * V::kWidth;
-  const bool has_sums = read_count(head.row_flag(block)) >= kPacked;
-  if (has_sums) {
+  const auto clear = [&](semantics::KeyRange rows) {
+    clear_padding(a.grad, {head.s.b, head.head_kv, rows.lo, rows.hi}, rows.lo);
+  };
+  const semantics::KeyRange own = block_rows(head, block);
+  if (read_count(head.row_flag(block)) >= kPacked) {
+    const std::int64_t size = padded_head_dim(p.head_dim_qk) * V::kWidth;
     for_row_blocks(
         head, block, [&](std::int64_t row, std::int64_t) __attribute__((always_inline)) {
           auto* const sum = head.sum_q(row, 0);
@@ -345,18 +346,19 @@ static void end_row_block(const GradHead<V>& head, std::int64_t block) {
           }
           write_d_queries(head.row_block(row), sum);
         });
+  } else {
+    clear(own);
   }
-  const semantics::KeyRange all = block_rows<V>(block, head.s.rows_q * p.group_size);
-  const std::int64_t rows = has_sums ? head.rows() : 0;
-  clear_padding(a.grad, {head.s.b, head.head_kv, all.lo, all.hi},
-                semantics::clamp(rows, all.lo, all.hi));
+  const semantics::KeyRange all =
+      block_range(block, GradHead<V>::kMostBlockRows, head.s.rows_q * p.group_size);
+  clear({semantics::clamp(head.rows(), all.lo, all.hi), all.hi});
 }
 
 /// The same of a block of keys.
 template <class V>
 static void end_key_block(const GradHead<V>& head, std::int64_t block) {
   const Problem& p = head.problem();
-  const semantics::KeyRange keys = block_keys(block, head.s.rows_kv);
+  const semantics::KeyRange keys = block_range(block, kBlockKeys, head.s.rows_kv);
   if (read_count(head.key_flag(block)) < kPacked) {
     clear_key_gradients(head.a.grad, head.s.b, head.head_kv, keys);
     return;
