@@ -35,6 +35,7 @@ REGARD_EXPORT MachineRates machine_rates(Isa isa, std::int32_t threads);
 /// record, else typical ones of these instructions and threads.
 REGARD_EXPORT MachineRates default_rates(Isa isa, std::int32_t threads,
                                          std::string_view cpu_model = {}) noexcept;
+/// Whether default_rates() has the rates of this CPU, not those of its instructions.
 REGARD_EXPORT bool has_recorded_rates(std::string_view cpu_model) noexcept;
 
 /// Measures now. Arithmetic: the best of rounds of 0.4 ms in which all threads compute on

@@ -1,8 +1,8 @@
 """Calls on tensors where they lie: those of a CUDA device, and packed sequences of any device.
 
 Results are torch's memory, and the work is launched on torch's current stream. A seed that lies on
-the device is waited for, and so are cu_seqlens there without max_seqlen. Arrays of the host go to the
-device in the stream's order. Not run on a device.
+the device is waited for, and so are cu_seqlens there without max_seqlen and segment_ids of int64. Arrays
+of the host go to the device in the stream's order. Not run on a device.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ._scopes import ArgumentError, call_policy, drop_in_errors
 
 _FLOATS = ("sinks", "alibi_slopes")
 _INTEGERS = ("seqlens_q", "seqlens_kv", "cache_leftpad", "page_table", "cache_batch_idx", "positions")
+_SEGMENTS = ("segment_ids_q", "segment_ids_kv")
 _SCORES = ("attn_mask", "attn_bias")
 _STARTS = ("cu_seqlens_q", "cu_seqlens_kv")
 _ROWS = ("lse", "saved.stats", "d_lse")  # [Hq,total] in the library where sequences are packed
@@ -108,6 +109,28 @@ def _int32(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.int32 else tensor.clamp(limits.min, limits.max).int()
 
 
+def _same_in_int32(name: str, tensor: Tensor) -> Tensor:
+    """Numbers that are compared with one another, so that int32 has to hold each: others are waited for."""
+    if tensor.dtype == torch.int32:
+        return tensor
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise TypeError(f"dtype of {name} ({tensor.dtype}) must be an integer type")
+    numbers = tensor.int()
+    if bool((numbers != tensor).any()):
+        raise ArgumentError(f"{name} holds a number that int32 does not, of {tensor.dtype}")
+    return numbers
+
+
+def _score_name(name: str, tensor: Tensor) -> str:
+    """attn_bias where attn_mask is of floats, which are added."""
+    if name == "attn_bias" or tensor.dtype == torch.bool:
+        return name
+    if not tensor.is_floating_point():
+        raise TypeError(f"dtype of attn_mask ({tensor.dtype}) must be bool (True: may attend), or a float "
+                        "type, which is added to the scores as attn_bias is")
+    return "attn_bias"
+
+
 def _split(tensors: dict[str, Tensor],
            keywords: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors of a call, those of its keywords among them, and its other keywords."""
@@ -122,8 +145,13 @@ def _split(tensors: dict[str, Tensor],
             most = name.replace("cu_seqlens", "max_seqlen")
             values[most] = values.get(most) or longest(tensor)
             tensor = tensor.contiguous()
+        elif name in _SEGMENTS:
+            tensor = _same_in_int32(name, tensor)
         elif name in _SCORES:
-            tensor = _broadcast(tensor)
+            name, tensor = _score_name(name, tensor), _broadcast(tensor)
+            if name in tensors:
+                raise ArgumentError("attn_mask is added to the scores as attn_bias is, and both were "
+                                    "given; expected one")
         tensors[name] = tensor
     if "cu_seqlens_q" in tensors:
         tensors.update({name: tensors[name][0] for name in _ROWS if name in tensors})

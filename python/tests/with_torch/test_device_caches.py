@@ -116,6 +116,23 @@ def test_what_a_call_on_a_device_cannot_do(device_way):
         _device.attention(q, q, q, seqlens_kv=torch.ones(1, dtype=torch.int32, device="meta"))
 
 
+def test_masks_and_segments_have_the_types_of_a_cpu(device_way):
+    q, numbers = torch.randn(1, 2, 3, 8), torch.tensor([[0, 0, 7]])
+    scores = torch.randn(3, 3)
+    for options in (dict(segment_ids_q=numbers, segment_ids_kv=numbers),
+                    dict(attn_mask=scores > 0), dict(attn_mask=scores)):
+        assert torch.equal(_device.attention(q, q, q, **options), regard.attention(q, q, q, **options))
+    for options, error, words in (
+            (dict(attn_mask=(scores > 0).byte()), TypeError, "dtype of attn_mask .*must be bool"),
+            (dict(attn_mask=scores, attn_bias=scores), ValueError, "both were given"),
+            (dict(segment_ids_q=numbers + 2**32, segment_ids_kv=numbers), ValueError, "segment_ids_q holds"),
+            (dict(segment_ids_q=numbers.float(), segment_ids_kv=numbers), TypeError,
+             "dtype of segment_ids_q .*must be")):
+        for attention in (_device.attention, regard.attention):
+            with pytest.raises(error, match=words):
+                attention(q, q, q, **options)
+
+
 # KVCache and PagedKVCache.
 
 KINDS = {"bf16": dict(dtype=torch.bfloat16), "i8": dict(dtype=torch.int8), "f8": dict(dtype=torch.float8_e4m3fn),
