@@ -8,7 +8,7 @@
 namespace regard::conformance {
 namespace {
 
-/// The packed sequence that a row is of; 0 past the last.
+/// The packed sequence that a row is of; past the last one, that one.
 std::int64_t sequence_of(const AttentionGradRequest& r, std::int64_t row) {
   const TensorView& starts = r.cu_seqlens_q;
   std::int64_t b = 0;
@@ -39,7 +39,9 @@ void write_delta(const AttentionGradRequest& r) {
       // Rows of zeros: d_out may be poison there.
       if (out != 0.0) delta += out * number_of(r, b, h, i, d);
     }
-    delta *= oracle::descale_of_d_out(r, packed ? sequence_of(r, i) : b, h);
+    // Rows without any sequence have zeros, and no descale.
+    const bool has_sequence = !packed || r.cu_seqlens_q.shape[0] > 1;
+    if (has_sequence) delta *= oracle::descale_of_d_out(r, packed ? sequence_of(r, i) : b, h);
     oracle::encode(delta, element, r.delta.dtype);
   });
 }
