@@ -1,4 +1,4 @@
-"""./dev names every verb that it has in its usage."""
+"""./dev names every verb that it has in its usage, and .ci/run draws random cases."""
 
 import os
 import re
@@ -6,7 +6,8 @@ import subprocess
 import unittest
 from pathlib import Path
 
-DEV = Path(os.environ["REGARD_DEV_SOURCE_DIR"]) / "dev"
+ROOT = Path(os.environ["REGARD_DEV_SOURCE_DIR"])
+DEV = ROOT / "dev"
 
 
 class Usage(unittest.TestCase):
@@ -17,6 +18,12 @@ class Usage(unittest.TestCase):
         self.assertGreater(len(verbs), 15)
         named = re.findall(r"^  ([a-z0-9-]+(?:, [a-z0-9-]+)*)", ran.stderr, flags=re.M)
         self.assertEqual(sorted({verb for names in named for verb in names.split(", ")}), sorted(verbs))
+
+
+class ContinuousIntegration(unittest.TestCase):
+    def test_draws_random_cases_of_a_fresh_seed(self):
+        self.assertRegex((ROOT / ".ci" / "run").read_text(), re.compile(r"^\./dev random \d+$", re.M))
+        self.assertIn('seed=$(date +%s)\n    echo "seed $seed"\n', DEV.read_text())
 
 
 if __name__ == "__main__":
