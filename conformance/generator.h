@@ -11,8 +11,8 @@ namespace regard::conformance {
 /// on its own, and one size 0 in a few of a hundred. Valid and canonical.
 Case random_case(std::uint64_t seed, std::uint64_t index);
 
-/// The same of the gradient cases: every one with `grad` and with saved_stats or lse to go back
-/// from, head_dims up to 512, smaller otherwise.
+/// The same of the gradient cases: every one with `grad` and with saved_stats or lse for the
+/// backward, head_dims up to 512, smaller otherwise.
 Case random_grad_case(std::uint64_t seed, std::uint64_t index);
 
 }  // namespace regard::conformance

@@ -71,8 +71,8 @@ Expected<PreparedCase> prepare(const Case& c, Guard guard = Guard::kCanaries,
 /// What a backend answers when it is the only one allowed. assume_finite follows the case's poison.
 Policy policy_for(const Case& c, const BackendRef& backend);
 
-/// Plans and executes with exactly the workspace stated, goes back where the case has `grad`, then
-/// compares; or checks the refusals.
+/// Plans and executes with exactly the workspace stated, computes gradients where the case has
+/// `grad`, then compares; or checks the refusals.
 Report run_prepared(Context& context, PreparedCase* prepared, const BackendRef& backend,
                     const RunOptions& options = {});
 

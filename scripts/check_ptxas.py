@@ -63,15 +63,15 @@ def kernel_of(mangled):
     match = re.search(r"kernel_entryIN(?:S_(\d+)|S0_)(.*)", mangled)
     if not match:
         return None
-    room, rest = "cuda", match[2]
+    component, rest = "cuda", match[2]
     if match[1]:
         size = int(match[1])
-        room, rest = rest[:size], rest[size:]
+        component, rest = rest[:size], rest[size:]
     size = re.match(r"\d+", rest)
     if not size:
         return None
     rest = rest[size.end():]
-    return f"{room}::{rest[:int(size[0])]}"
+    return f"{component}::{rest[:int(size[0])]}"
 
 
 def read(text):

@@ -128,7 +128,7 @@ inline void forward(const Threads& threads, const Linear& layer, const float* x,
   multiply(threads, {x, layer.weight, y, rows, layer.inputs, layer.outputs, add});
 }
 
-/// What a linear layer goes back from, and to.
+/// What the backward of a linear layer reads and writes.
 struct LinearBackward {
   const float* x;
   const float* d_y;

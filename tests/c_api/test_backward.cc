@@ -47,7 +47,7 @@ struct SmallGradients {
   regard_gradients gradients = regard_gradients_default();
 };
 
-// A forward that ran, and gradients to go back with.
+// A forward that ran, and the gradients of its backward.
 struct Trained {
   explicit Trained(regard_context* context) {
     call.need_grad();

@@ -104,7 +104,7 @@ class Profiles(CliTest):
         (result,) = found["results"]
         return result, result["profile"]
 
-    def test_stages_and_slots(self):
+    def test_stages_and_workers(self):
         result, profile = self.profile("--threads", "2")
         stages = {stage["stage"]: stage for stage in profile["stages"]}
         self.assertEqual(list(stages), ["describe", "plan", "prepare", "execute"])
@@ -130,7 +130,7 @@ class Profiles(CliTest):
         operations = result["gflops"] * result["seconds"]
         self.assertAlmostEqual(profile["gflops"] * profile["call_seconds"] / operations, 1)
 
-    def test_one_slot_needs_no_executor(self):
+    def test_one_worker_needs_no_executor(self):
         _, profile = self.profile("--threads", "1")
         names = [stage["stage"] for stage in profile["stages"]]
         self.assertEqual(names, ["describe", "plan", "execute"])

@@ -1,4 +1,4 @@
-"""`regard run --grad`: gradients of a file's problem on every backend that goes back."""
+"""`regard run --grad`: gradients of a file's problem on every backend that has a backward."""
 
 import math
 import struct
@@ -84,7 +84,7 @@ class Gradients(CliTest):
                 rise -= loss(changed(tensors, name, i, -1 / 64), numbers)
                 self.assertAlmostEqual(gradient[i], 32 * rise, delta=1e-3)
 
-    def test_every_edit_goes_back(self):
+    def test_every_edit_has_a_backward(self):
         more = {
             "attn_bias": ("F32", [2, 1, 1, 5], floats(10)),
             "sinks": ("F32", [2], floats(2)),

@@ -30,14 +30,14 @@ std::vector<Sample> samples(int count, double ideal_error, double error) {
   return all;
 }
 
-TEST(Bar, IsOneAndAHalfTimesTheIdealAndTheFloor) {
+TEST(Tolerance, IsOneAndAHalfTimesTheIdealAndTheFloor) {
   EXPECT_TRUE(judge(samples(10, 1e-3, 1.49e-3), 0.0).ok);
   EXPECT_FALSE(judge(samples(10, 1e-3, 1.51e-3), 0.0).ok);
   EXPECT_TRUE(judge(samples(10, 1e-3, 1.59e-3), 1e-4).ok);
   EXPECT_NEAR(judge(samples(10, 1e-3, 0.75e-3), 0.0).margin, 0.5, 1e-6);
 }
 
-TEST(Bar, HoldsTheRootMeanSquareToo) {
+TEST(Tolerance, HoldsTheRootMeanSquareToo) {
   // One bad ideal element allows one bad element, not ten.
   std::vector<Sample> all = samples(10, 0.0, 1e-3);
   all[3].ideal = 1.0 + 1e-3;
@@ -47,7 +47,7 @@ TEST(Bar, HoldsTheRootMeanSquareToo) {
   EXPECT_TRUE(judge(all, 0.0).ok);
 }
 
-TEST(Bar, ARowsOwnFloorIsItsOwn) {
+TEST(Tolerance, ARowsOwnFloorIsItsOwn) {
   std::vector<Sample> all = samples(4, 0.0, 0.0);
   all[2].row_floor = 1e-3;
   all[2].actual = 1.0 + 0.9e-3;
@@ -59,7 +59,7 @@ TEST(Bar, ARowsOwnFloorIsItsOwn) {
       << judgement.text;
 }
 
-TEST(Bar, NanAndInfinitiesMustLieWhereTheTruthsDo) {
+TEST(Tolerance, NanAndInfinitiesMustLieWhereTheTruthsDo) {
   const auto one = [](long double expected, double actual) {
     return judge({{0, 0, expected, 0.0, actual, 1e9}}, 1e9).ok;
   };

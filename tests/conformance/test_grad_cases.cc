@@ -10,7 +10,7 @@
 namespace regard {
 namespace {
 
-// Runs the case on every unit that goes back; how many passed.
+// Runs the case on every unit that has a backward; how many passed.
 int run_grad(const Case& c, conformance::Guard guard) {
   conformance::RunOptions options;
   options.guard = guard;

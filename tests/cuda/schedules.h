@@ -23,7 +23,7 @@ class Schedules : public testing::Test {
                                      {conformance::Guard::kCanaries, /*dense=*/true});
   }
 
-  /// Forward and, where the case goes back, backward; every output's bytes.
+  /// Forward and, where the case has gradients, backward; every output's bytes.
   std::vector<unsigned char> bytes_of(const HostBackend& backend, conformance::Problem& problem) {
     problem.reset_outputs();
     run(backend, problem.request());

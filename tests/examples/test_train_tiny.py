@@ -21,7 +21,7 @@ def environment():
     return {k: v for k, v in os.environ.items() if not k.startswith("REGARD_")}
 
 
-def backends_that_go_back():
+def backends_with_a_backward():
     """Names of those that explain() would let train the example's attention."""
     words = "b8 hq4 sq64 d16 f32 causal dropout=0.1 saved grad layout_q=bshd"
     done = subprocess.run([os.environ["REGARD_DEV_CLI"], "explain", words, "--json"], text=True,
@@ -67,7 +67,7 @@ class TrainTiny(unittest.TestCase):
         self.assertEqual(same, losses)
 
     def test_every_backend_learns_the_same(self):
-        names = backends_that_go_back()
+        names = backends_with_a_backward()
         self.assertIn("math", names)
         _, expected = self.train("--backend", "MATH")
         for name in names:

@@ -37,8 +37,8 @@ REGARD_DEVICE_FN void start_softmax(const Block& block, Facts facts, bool has_si
   }
 }
 
-/// Scores become 2^((score - maximum) * factor), hidden ones the hidden value; carry is what
-/// everything summed so far shrinks by, exactly 1 where the maximum stands.
+/// Scores become 2^((score - maximum) * factor), hidden ones the hidden value; rescale is what
+/// everything summed so far is multiplied by, exactly 1 where the maximum stands.
 template <class Block>
 REGARD_DEVICE_FN void add_to_softmax(const Block& block, const Problem& p, Softmax* state,
                                      float (&scores)[kOwn][kOwn], float (&rescale)[kOwn]) {

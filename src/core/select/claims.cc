@@ -15,9 +15,9 @@ namespace regard {
 namespace {
 
 // Collects refusals, or only notes that there is one: the uncached path builds no text.
-class Judge {
+class RefusalCollector {
  public:
-  explicit Judge(std::vector<Refusal>* refusals) : refusals_(refusals) {}
+  explicit RefusalCollector(std::vector<Refusal>* refusals) : refusals_(refusals) {}
 
   /// Records a failed requirement; `make` builds its text. True: go on collecting.
   template <class Make>
@@ -99,13 +99,13 @@ Refusal dtype_refusal(const std::vector<DtypeClaim>& claims, const AttentionPara
   return refusal;
 }
 
-bool check_features(const Claims& claims, FeatureSet wanted, Judge& judge) {
+bool check_features(const Claims& claims, FeatureSet wanted, RefusalCollector& collector) {
   const FeatureSet missing = wanted.without(claims.features);
   if (missing.empty()) return true;
   for (int i = 0; i < kFeatureCount; ++i) {
     const Feature feature = static_cast<Feature>(i);
     if (!missing.has(feature)) continue;
-    const bool go_on = judge.refuse([&] {
+    const bool go_on = collector.refuse([&] {
       return Refusal{
           RefusalCode::kFeature, "", to_string(feature), {Fix::Op::kClear, to_string(feature), ""}};
     });
@@ -121,9 +121,9 @@ std::string range_text(const HeadDimClaim& claim) {
 }
 
 bool check_head_dim(const HeadDimClaim& claim, std::int64_t actual, RefusalCode code,
-                    Judge& judge) {
+                    RefusalCollector& collector) {
   if (actual >= claim.min && actual <= claim.max && actual % claim.multiple_of == 0) return true;
-  return judge.refuse([&] {
+  return collector.refuse([&] {
     Refusal refusal{code, range_text(claim), std::to_string(actual), {}};
     if (claim.multiple_of != 1)
       refusal.limit += " in multiples of " + std::to_string(claim.multiple_of);
@@ -162,11 +162,11 @@ Fix layout_fix(const AttentionParams& p, const TensorLayout& layout, Layout orde
   return {Fix::Op::kSet, layout.order_field, to_string(order)};
 }
 
-bool check_memory(const Claims& claims, const AttentionParams& p, Judge& judge) {
+bool check_memory(const Claims& claims, const AttentionParams& p, RefusalCollector& collector) {
   for (const TensorLayout& layout : kTensorLayouts) {
     const Layout order = p.*layout.order;
     if (!claims_layout(claims, p, layout)) {
-      const bool go_on = judge.refuse([&] {
+      const bool go_on = collector.refuse([&] {
         Refusal refusal{RefusalCode::kLayout, "", to_string(order), {}};
         for (std::size_t i = 0; i < claims.layouts.size(); ++i) {
           if (!claims.layouts[i]) continue;
@@ -179,7 +179,7 @@ bool check_memory(const Claims& claims, const AttentionParams& p, Judge& judge) 
       if (!go_on) return false;
     }
     if (p.*layout.align_log2 < claims.min_align_log2) {
-      const bool go_on = judge.refuse([&] {
+      const bool go_on = collector.refuse([&] {
         return Refusal{RefusalCode::kAlignment,
                        std::to_string(1 << claims.min_align_log2) + " bytes",
                        std::to_string(1 << p.*layout.align_log2) + " bytes",
@@ -195,14 +195,14 @@ bool check_memory(const Claims& claims, const AttentionParams& p, Judge& judge) 
 constexpr FeatureSet kPermissions{Feature::kFutureScales};
 
 bool check_direction(const Claims& claims, const AttentionParams& p, const KernelLevel& level,
-                     FeatureSet wanted, Judge& judge) {
+                     FeatureSet wanted, RefusalCollector& collector) {
   if (find_dtypes(claims, p, level) == nullptr) {
-    if (!judge.refuse([&] { return dtype_refusal(claims_at(claims, level), p); })) return false;
+    if (!collector.refuse([&] { return dtype_refusal(claims_at(claims, level), p); })) return false;
   }
-  return check_features(claims, wanted, judge) &&
-         check_head_dim(claims.head_dim_qk, p.head_dim_qk, RefusalCode::kHeadDimQk, judge) &&
-         check_head_dim(claims.head_dim_v, p.head_dim_v, RefusalCode::kHeadDimV, judge) &&
-         check_memory(claims, p, judge);
+  return check_features(claims, wanted, collector) &&
+         check_head_dim(claims.head_dim_qk, p.head_dim_qk, RefusalCode::kHeadDimQk, collector) &&
+         check_head_dim(claims.head_dim_v, p.head_dim_v, RefusalCode::kHeadDimV, collector) &&
+         check_memory(claims, p, collector);
 }
 
 // What Feature::kQuantizedProbs adds to an error bound (docs/numerics.md).
@@ -306,12 +306,14 @@ bool Backend::supports(const AttentionKey& key, const Env& env,
 bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& env,
                   std::vector<Refusal>* refusals) {
   const AttentionParams& p = key.params();
-  Judge judge(refusals);
+  RefusalCollector collector(refusals);
   if (!info.built) {
-    judge.refuse([&] { return Refusal{RefusalCode::kNotBuilt, info.not_built_reason, "", {}}; });
+    collector.refuse([&] {
+      return Refusal{RefusalCode::kNotBuilt, info.not_built_reason, "", {}};
+    });
   }
   if (info.device != p.device.type) {
-    judge.refuse([&] {
+    collector.refuse([&] {
       return Refusal{
           RefusalCode::kDevice,
           info.device == DeviceType::kCuda ? "a CUDA device" : "a CPU",
@@ -319,15 +321,15 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
           {}};
     });
   }
-  if (!judge.passed()) return false;  // nothing below would help
+  if (!collector.passed()) return false;  // nothing below would help
   if (p.device.type == DeviceType::kCpu && !env.isa.includes(info.min_isa)) {
-    const bool go_on = judge.refuse([&] {
+    const bool go_on = collector.refuse([&] {
       return Refusal{RefusalCode::kIsa, to_string(info.min_isa), to_string(env.isa), {}};
     });
     if (!go_on) return false;
   }
   if (p.device.type == DeviceType::kCuda && env.sm_version < info.min_sm) {
-    judge.refuse([&] {
+    collector.refuse([&] {
       return Refusal{RefusalCode::kDevice,
                      "a CUDA device of compute capability " + sm_text(info.min_sm) + " or newer",
                      env.sm_version == 0 ? "none" : sm_text(env.sm_version),
@@ -338,10 +340,10 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
   const KernelLevel level = level_of(env);
   constexpr FeatureSet kBackwardAlone{Feature::kNeedsGrad, Feature::kDLse, Feature::kDelta};
   const FeatureSet wanted = p.features.without(kBackwardAlone).without(kPermissions);
-  if (!check_direction(info.forward, p, level, wanted, judge)) return false;
-  if (!p.features.has(Feature::kNeedsGrad)) return judge.passed();
+  if (!check_direction(info.forward, p, level, wanted, collector)) return false;
+  if (!p.features.has(Feature::kNeedsGrad)) return collector.passed();
   if (!info.backward.offered) {
-    judge.refuse([&] {
+    collector.refuse([&] {
       return Refusal{RefusalCode::kDirection,
                      "forward only",
                      "needs_grad",
@@ -349,9 +351,9 @@ bool check_claims(const BackendInfo& info, const AttentionKey& key, const Env& e
     });
     return false;
   }
-  judge.enter_backward();
-  check_direction(info.backward, p, level, backward_features(p), judge);
-  return judge.passed();
+  collector.enter_backward();
+  check_direction(info.backward, p, level, backward_features(p), collector);
+  return collector.passed();
 }
 
 }  // namespace regard

@@ -270,7 +270,7 @@ Expected<Case> parse_case(std::string_view text, const Case& base) try {
   const std::span<const CaseWord> words = case_words();
   Case rest = base;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if ((*parsed_words)[i].present && words[i].forget != nullptr) words[i].forget(&rest);
+    if ((*parsed_words)[i].present && words[i].reset != nullptr) words[i].reset(&rest);
   }
   const std::string rest_text = to_string(rest);
   const Expected<ParsedWords> base_words = parse_words(rest_text);

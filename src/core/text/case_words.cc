@@ -190,7 +190,7 @@ bool parse_causal(Text, Case* c) {
   c->params.window_right = 0;
   return true;
 }
-void forget_causal(Case* c) {
+void reset_causal(Case* c) {
   if (c->params.window_right == 0) c->params.window_right = kUnlimited;
 }
 bool print_window(const Case& c, std::string* out) {
@@ -289,7 +289,7 @@ bool parse_lens(Text value, Case* c) {
   if (both || value == "kv") c->params.features.set(Feature::kSeqlensKv);
   return true;
 }
-void forget_lens(Case* c) {
+void reset_lens(Case* c) {
   c->params.features = c->params.features.without({Feature::kSeqlensQ, Feature::kSeqlensKv});
   c->data.seqlens_q.clear();
   c->data.seqlens_kv.clear();
@@ -341,7 +341,7 @@ bool parse_layout(Text value, Case* c) {
   for (const TensorLayout& tensor : kTensorLayouts) c->params.*tensor.order = layout;
   return true;
 }
-void forget_layout(Case* c) {
+void reset_layout(Case* c) {
   for (const TensorLayout& tensor : kTensorLayouts) c->params.*tensor.order = Layout::kBhsd;
 }
 template <auto kMember>
@@ -381,7 +381,7 @@ bool parse_all_aligns(Text value, Case* c) {
   for (const TensorLayout& tensor : kTensorLayouts) c->params.*tensor.align_log2 = log2;
   return true;
 }
-void forget_aligns(Case* c) {
+void reset_aligns(Case* c) {
   for (const TensorLayout& tensor : kTensorLayouts) {
     c->params.*tensor.align_log2 = kMaxAlignLog2;
   }
@@ -514,7 +514,7 @@ constexpr CaseWord kWords[] = {
                                    "scales of blocks of 128 rows although a mask is causal"),
     feature_word<F::kChannelScales>("channel_scales", "of k of 8 bits or 4: one for each column"),
     {"causal", kFlag, "", "no key after the diagonal", print_causal, parse_causal, nullptr,
-     forget_causal},
+     reset_causal},
     {"diag", kValue, "tl|br|N|seq", "the diagonal: top left, bottom right, offset N or one each",
      print_diagonal, parse_diagonal},
     {"window", kValue, "L,R", "keys from L before to R after the diagonal, -1: no bound",
@@ -539,7 +539,7 @@ constexpr CaseWord kWords[] = {
     {"bias_dtype", kValue, "DTYPE", "of the bias (f32)",
      print_other_dtype<&P::dtype_bias, f32_dtype>, parse_other_dtype<&P::dtype_bias>, "bias"},
     {"lens", kEither, "q|kv|both", "sequence lengths drawn from the seed", print_lens, parse_lens,
-     nullptr, forget_lens},
+     nullptr, reset_lens},
     {"lens_q", kValue, "N,...", "the lengths of q, one a sequence",
      print_literal_lens<&DataSpec::seqlens_q, F::kSeqlensQ>,
      parse_literal_lens<&DataSpec::seqlens_q, F::kSeqlensQ>},
@@ -564,7 +564,7 @@ constexpr CaseWord kWords[] = {
     feature_word<F::kDLse>("d_lse", "the backward is given a gradient of lse", "grad"),
     feature_word<F::kDelta>("delta", "the backward is given the sums of d_out * out", "grad"),
     {"layout", kValue, "bhsd|bshd|strided", "of q, k, v and out (bhsd)", print_layout, parse_layout,
-     nullptr, forget_layout},
+     nullptr, reset_layout},
     {"layout_q", kValue, "LAYOUT", "of q", print_one_layout<&P::layout_q>,
      parse_one_layout<&P::layout_q>},
     {"layout_k", kValue, "LAYOUT", "of k", print_one_layout<&P::layout_k>,
@@ -574,7 +574,7 @@ constexpr CaseWord kWords[] = {
     {"layout_out", kValue, "LAYOUT", "of out", print_one_layout<&P::layout_out>,
      parse_one_layout<&P::layout_out>},
     {"align", kValue, "1|2|4|8|16", "bytes that rows are aligned to (the most possible)",
-     [](const Case&, std::string*) { return false; }, parse_all_aligns, nullptr, forget_aligns},
+     [](const Case&, std::string*) { return false; }, parse_all_aligns, nullptr, reset_aligns},
     {"align_q", kValue, "BYTES", "of q", print_align<&P::align_q_log2>,
      parse_align<&P::align_q_log2>},
     {"align_k", kValue, "BYTES", "of k", print_align<&P::align_k_log2>,

@@ -30,7 +30,7 @@ struct CaseWord {
   bool (*parse)(std::string_view value, Case* c);
   const char* needs = nullptr;  // the word without which this one means nothing
   /// Removes from a base the fields that this word sets with others, before they are set again.
-  void (*forget)(Case* c) = nullptr;
+  void (*reset)(Case* c) = nullptr;
   /// Whether a value is this word's; of words that share a name, the others' else.
   bool (*takes)(std::string_view value) = nullptr;
 };

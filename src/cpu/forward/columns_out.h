@@ -24,7 +24,7 @@ struct ColumnsOut {
     }
   }
 
-  /// out = out * rescale + split * shrink, row by row.
+  /// out = out * rescale + split * split_rescale, row by row.
   static void merge(const Problem& p, const RowBlock<V>& row_block, const T* rescale,
                     const T* split_rescale, const T* split, T* out) {
     for (int v = 0; v < row_block.vectors; ++v) {

@@ -53,8 +53,8 @@ REGARD_KERNEL_FN typename V::Vec subtrahend(typename V::Vec max) {
   return V::select(max == minus_infinity<V>(), V::set(0), max);
 }
 
-/// Raises state.max to `max` where that is more. carry = 2^((old maximum - new one) * factor), by
-/// which everything summed so far shrinks; exactly 1 where the maximum stands. state.sum *= carry.
+/// Raises state.max to `max` where that is more. rescale = 2^((old maximum - new one) * factor), by
+/// which everything summed so far is multiplied, state.sum too; exactly 1 where the maximum stands.
 template <class V>
 static void update_max(const Problem& p, int vectors, const typename V::Scalar* max,
                        RowState<V>* state, typename V::Scalar* rescale) {
@@ -83,7 +83,8 @@ REGARD_KERNEL_FN typename V::Vec add_keeping_rest(typename V::Vec total, typenam
   return sum;
 }
 
-/// total += block, whose maximum stays; its sum becomes what rounding lost. carry: see update_max.
+/// total += block, whose maximum stays; its sum becomes what rounding lost. rescale: see
+/// update_max.
 template <class V>
 static void close_block(const Problem& p, int vectors, RowState<V>* block, RowState<V>* total,
                         typename V::Scalar* rescale) {
@@ -95,8 +96,8 @@ static void close_block(const Problem& p, int vectors, RowState<V>* block, RowSt
   }
 }
 
-/// Adds what `split` saw of other keys to `state`: carry and shrink are the factors of the outputs
-/// summed so far and of the split's.
+/// Adds what `split` summed over other keys to `state`: rescale and split_rescale are the factors
+/// of the outputs summed so far and of the split's.
 template <class V>
 static void merge_state(const Problem& p, int vectors, const RowState<V>& split, RowState<V>* state,
                         typename V::Scalar* rescale, typename V::Scalar* split_rescale) {
