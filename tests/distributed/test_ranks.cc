@@ -143,24 +143,39 @@ TEST(Plan, ExplainRefusesFeaturesByName) {
   }
 }
 
+/// What rank 2 plans with, and both values in the keys' texts.
+constexpr struct Deviation {
+  void (*apply)(Problem&, distributed::Options&);
+  const char *common, *other;
+} kDeviations[] = {
+    {[](Problem& p, auto&) { p.options.softcap = 3.0; }, "f64 lse ", "softcap=3"},
+    {[](Problem& p, auto&) { p.options.dropout_p = 0.5; }, "f64 lse ", "dropout=0.5"},
+    {[](Problem& p, auto&) { p.dtype = Dtype::kF32; }, " f64 ", " f32 "},
+    {[](Problem& p, auto&) { p.hq = 4; }, " hq2 ", " hq4 "},
+    {[](Problem&, auto& o) { o.algorithm = Algorithm::kAllGather; }, "=p2p", "=all_gather"}};
+
 TEST(Plan, RanksThatDisagreeAreRefusedEverywhere) {
-  Problem p;
-  distributed::ThreadGroup group(3);
-  std::vector<Status> statuses(3);
-  test::on_ranks(3, [&](int r) {
-    auto options = test::options_of(p);
-    const auto rows = distributed::make_layout(options.layout, p.sq, 3).value();
-    const std::int64_t own = distributed::rows_of(rows[static_cast<std::size_t>(r)]);
-    const test::Tensors x = test::allocate(p, own, own);
-    AttentionRequest request = x.request(p, false);
-    request.options.softcap = r == 2 ? 3.0 : 0.0;
-    statuses[static_cast<std::size_t>(r)] =
-        distributed::plan(default_context(), group.communicator(r), request, options).status();
-  });
-  for (const Status& s : statuses) {
-    EXPECT_EQ(s.code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(s.message().find("ranks disagree: rank 0 ("), std::string::npos) << s.message();
-    EXPECT_NE(s.message().find("softcap=3"), std::string::npos) << s.message();
+  for (const Deviation& deviation : kDeviations) {
+    distributed::ThreadGroup group(3);
+    std::vector<Status> statuses(3);
+    test::on_ranks(3, [&](int r) {
+      Problem p;
+      auto options = test::options_of(p);
+      options.algorithm = Algorithm::kP2p;
+      if (r == 2) deviation.apply(p, options);
+      const auto rows = distributed::make_layout(options.layout, p.sq, 3).value();
+      const std::int64_t own = distributed::rows_of(rows[static_cast<std::size_t>(r)]);
+      const test::Tensors x = test::allocate(p, own, own);
+      statuses[static_cast<std::size_t>(r)] =
+          distributed::plan(default_context(), group.communicator(r), x.request(p, false), options)
+              .status();
+    });
+    for (const Status& s : statuses) {
+      EXPECT_EQ(s.code(), StatusCode::kInvalidArgument) << deviation.other;
+      const std::size_t other = s.message().find("), rank 2 (");
+      EXPECT_LT(s.message().find(deviation.common), other) << s.message();
+      EXPECT_NE(s.message().find(deviation.other, other), std::string::npos) << s.message();
+    }
   }
 }
 
