@@ -142,6 +142,8 @@ void MeanSignedError::add(const std::vector<Sample>& samples) {
     const auto expected = static_cast<double>(s.expected);
     if (!std::isfinite(expected) || !std::isfinite(s.actual)) continue;
     if (std::fabs(expected) < smallest_normal) continue;  // most round to 0, towards it
+    // Nothing is known of it: sums that absorb it leave 0, an error towards it, too.
+    if (s.row_floor >= std::fabs(expected)) continue;
     const double ulp = std::copysign(std::ldexp(2.0 * u, std::ilogb(expected)), expected);
     // What cancelled is off by many of its units, to either side.
     sum_ += std::clamp((s.actual - expected) / ulp, -1.0, 1.0);

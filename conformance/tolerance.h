@@ -42,7 +42,8 @@ class MeanSignedError {
   void add(const std::vector<Sample>& samples);
   /// Empty where the mean is within 0.1 of 0, plus 1.5 times the ideal's and what the rows' floors
   /// add (an error of a row may move all its elements the same way), or where there are fewer than
-  /// 4,096 values, or too few different ones among them.
+  /// 4,096 values, or too few different ones among them. Values within their own floor of 0, which
+  /// cancelling left, do not count.
   std::string check() const;
 
  private:

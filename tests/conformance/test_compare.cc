@@ -59,6 +59,27 @@ TEST(Tolerance, ARowsOwnFloorIsItsOwn) {
       << judgement.text;
 }
 
+/// 64 rows of 256 values of bf16, of which `own_floor` states what may be off; actual =
+/// f(expected).
+std::string mean_error_of(double own_floor, double (*f)(double expected)) {
+  conformance::MeanSignedError mean(Dtype::kBf16, 0);
+  std::vector<Sample> all;
+  for (int n = 0; n < 64 * 256; ++n) {
+    const double expected = (n % 2 == 0 ? 1.0 : -1.0) * (1.0 + 3.0 * n / 16384.0);
+    all.push_back({n / 256, n % 256, expected, expected, f(expected), own_floor});
+  }
+  mean.add(all);
+  return mean.check();
+}
+
+TEST(Tolerance, WhatCancellingLeftIsNoRounding) {
+  const auto nothing = [](double) { return 0.0; };
+  EXPECT_EQ(mean_error_of(10.0, nothing), "");
+  EXPECT_NE(mean_error_of(0.5, nothing), "");
+  const auto truncated = [](double x) { return std::trunc(x * 64.0) / 64.0; };
+  EXPECT_NE(mean_error_of(0.0, truncated), "");
+}
+
 TEST(Tolerance, NanAndInfinitiesMustLieWhereTheTruthsDo) {
   const auto one = [](long double expected, double actual) {
     return judge({{0, 0, expected, 0.0, actual, 1e9}}, 1e9).ok;
