@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "distributed/memory.h"
 #include "distributed/ring.h"
 #include "distributed/text.h"
 #include "regard/cost.h"
@@ -328,13 +329,7 @@ Estimate estimate(const Whole& whole, Algorithm algorithm, const Arrangement& a)
     const double elements = elements_of(a, node, rank % a.inner);
     longest = std::max(longest, elements);
     all += elements;
-    const std::int64_t keys = rows_of(a.node_kv[static_cast<std::size_t>(node)]);
-    const std::int64_t queries = rows_of(a.node_q[static_cast<std::size_t>(node)]);
-    const std::int64_t blocks = a.gathers ? whole.options.seqlen_kv : 3 * keys;
-    const std::int64_t wide = size_of(whole.accumulates());
-    e.memory = std::max(
-        e.memory, heads * bytes.kv * blocks + whole.params.batch * share.q_count * queries * 2 *
-                                                  (whole.params.head_dim_v + 1) * wide);
+    e.memory = std::max(e.memory, memory_of(whole, a, rank));
   }
   e.balance = all > 0.0 ? longest / (all / whole.ranks) : 1.0;
   const double share = all > 0.0 ? longest / all : 0.0;

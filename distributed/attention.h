@@ -65,7 +65,7 @@ struct Estimate {
   std::vector<Traffic> forward;   // what each rank sends
   std::vector<Traffic> backward;  // empty without needs_grad
   double balance = 1.0;           // score elements of the longest rank over the mean
-  std::int64_t memory = 0;        // bytes of messages and partial results
+  std::int64_t memory = 0;        // the most bytes of messages, partial results and copies at once
   double seconds = 0.0;           // forward, and backward with needs_grad
 };
 

@@ -1,5 +1,6 @@
 #include "distributed/buffers.h"
 
+#include <atomic>
 #include <list>
 #include <mutex>
 #include <new>
@@ -55,6 +56,15 @@ class Pool {
   std::size_t kept_ = 0;
 };
 
+std::atomic<std::int64_t> bytes_in_use = 0, peak = 0;
+
+void count_use(std::int64_t bytes) noexcept {
+  const std::int64_t now = bytes_in_use.fetch_add(bytes) + bytes;
+  std::int64_t most = peak.load();
+  while (now > most && !peak.compare_exchange_weak(most, now)) {
+  }
+}
+
 /// Outlives every static object that may hold a buffer.
 Pool& pool() {
   static Pool* const made = new Pool;
@@ -68,9 +78,15 @@ std::shared_ptr<std::byte[]> make_buffer(std::size_t bytes) {
   Block block = bytes >= kMinKept ? from.take(bytes) : Block{};
   if (block.memory == nullptr) block = {std::unique_ptr<std::byte[]>(new std::byte[bytes]), bytes};
   const std::size_t all = block.bytes;
-  return {block.memory.release(), [&from, all](std::byte* memory) {
+  const auto used = static_cast<std::int64_t>(bytes);
+  count_use(used);
+  return {block.memory.release(), [&from, all, used](std::byte* memory) {
+            count_use(-used);
             from.give_back({std::unique_ptr<std::byte[]>(memory), all});
           }};
 }
+
+std::int64_t buffer_peak() noexcept { return peak.load(); }
+void restart_buffer_peak() noexcept { peak.store(bytes_in_use.load()); }
 
 }  // namespace regard::distributed

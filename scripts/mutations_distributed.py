@@ -7,6 +7,7 @@ CASES = ("distributed", "*Attention.*:*Random*")
 FAULTS = ("distributed", "Faults.*")
 OVERLAP = ("distributed", "Activities.*")
 NETWORK = ("distributed", "MeasureNetwork.*")
+MEMORY = ("distributed", "*Memory.*")
 GRID = ("torch", "test_rank_grid.py")
 LAUNCHES = ("distributed", "*EveryPartRunsAsTheLaunchSays")
 
@@ -36,6 +37,10 @@ DISTRIBUTED_MUTATIONS = [
     Mutation("gradients of keys replace those before", "distributed/ring.cc",
              "at = add(rows_of(gradients.d_v, s.local, s.length), at);",
              "at = unpack(rows_of(gradients.d_v, s.local, s.length), at);", (CASES,)),
+    Mutation("stated memory leaves out a message that is sent", "distributed/memory.cc",
+             " + ranges(owner(step), step + 1);", ";", (MEMORY,)),
+    Mutation("stated memory leaves out gradients of keys", "distributed/memory.cc",
+             "computed += needed(owner(step), me_) * gradient;", "computed = gradient;", (MEMORY,)),
     Mutation("ranks do not compare their keys", "distributed/agreement.cc",
              "if (differs && other == ranks) other = r;", "(void)differs;", (RANKS,)),
     Mutation("ranks do not compare their policies", "distributed/plan.cc",
