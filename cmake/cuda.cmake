@@ -53,6 +53,9 @@ if(REGARD_CUDA)
   else()
     set(REGARD_WITH_CUDNN ON)
   endif()
+  if(NOT REGARD_WITH_CUDNN)
+    message(STATUS "CUDNN is left out: ${REGARD_NO_CUDNN}")
+  endif()
 endif()
 
 # FLASH's kernels for compute capability 9.0 alone. No device has run them: without this option FLASH has those for
