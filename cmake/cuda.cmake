@@ -125,7 +125,8 @@ function(regard_cuda target)
     regard_cuda_objects(${target} ${target}_wgmma ${wgmma_sources})
     set_target_properties(${target}_wgmma PROPERTIES CUDA_ARCHITECTURES 90a-real)
     target_include_directories(${target}_wgmma SYSTEM PRIVATE ${REGARD_CUTLASS_INCLUDE})
-    target_compile_definitions(${target}_cuda PRIVATE REGARD_WGMMA)
+    # Of this file alone: ccache then serves the others to builds without the option.
+    set_source_files_properties(backends/cuda_flash/launch.cu PROPERTIES COMPILE_DEFINITIONS REGARD_WGMMA)
     # With assertions its functions are calls, beside which no product runs on.
     target_compile_definitions(${target}_wgmma PRIVATE NDEBUG)
   endif()
