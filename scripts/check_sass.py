@@ -6,8 +6,8 @@ usage: check_sass.py OBJECT...    the build's objects of src/backends/cuda_flash
 For each kernel without edits, of sm_80, the block of code that computes a full tile must hold all products of the tile
 without a branch, at least DENSITY of its instructions must be products, none but those of ALLOWED_SPILLS may read or
 write spilled registers, and half of the loads for products must stand at least AHEAD instructions before their first
-use. A tile of the backward's KeysKernel is three blocks: products, probabilities, products. Of forwards over keys of 8
-bits, whose scores are edited between their products, the two blocks of products must be like that. Prints a line for
+use. A tile of the backward's KeysKernel is three blocks: products, probabilities, products. Of forwards over codes,
+whose scores are edited between their products, the two blocks of products must be like that. Prints a line for
 each kernel, and one for both of the backward's, which counts five products of the seven that they compute. Exit code 1
 when a kernel fails, 77 without cuobjdump (REGARD_CUOBJDUMP, the PATH, CUDA's folder, or build/triton, where ./dev cuda
 installs it), which needs nvdisasm beside it or on the PATH.
@@ -20,21 +20,22 @@ import subprocess
 import sys
 from typing import NamedTuple
 
-ROWS, KEYS = 128, 32  # of a block, and of a tile
+ROWS = 128  # of a block
 # The backward has more between its products: with f16 a third of its instructions scale gradients and sum groups.
-DENSITY = {"Forward": 0.12, "Queries": 0.1, "Keys": 0.1, "Codes": 0.1, "SplitCodes": 0.1}
+DENSITY = {"Forward": 0.12, "Queries": 0.1, "Keys": 0.1, "Codes": 0.1, "SplitCodes": 0.1,
+           # Scales of each group, of keys times scores and of values times probabilities: 430 instructions at d 128.
+           "Groups": 0.07, "SplitGroups": 0.07}
 AHEAD = 8
-# Of a tile: its loop's bound is read back once, for which sums of so many columns leave no register.
-# Those over codes read addresses of their products, too.
-ALLOWED_SPILLS = {"Forward f16 d192": 1, "Queries bf16 d256": 1, "Codes bf16 d192": 2, "SplitCodes bf16 d192": 2,
-                  "Codes bf16 d256": 2, "SplitCodes bf16 d256": 3}
-KINDS = {"3": "Codes", "4": "SplitCodes"}  # of the forward: cuda_flash::Kind
+# Of a tile: its loop's bound is read back once, for which sums of so many columns leave no register; over u4 one word.
+ALLOWED_SPILLS = {"Forward f16 d192": 1, "Queries bf16 d256": 1, "SplitGroups f16 d192": 1, "SplitGroups bf16 d192": 1}
+KINDS = {"3": "Codes", "4": "SplitCodes", "5": "Groups", "6": "SplitGroups"}  # of the forward: cuda_flash::Kind
 
 # Where cuobjdump may be that is not on the PATH.
 FOLDERS = ["/usr/local/cuda/bin",
            os.path.join(os.path.dirname(__file__), "..", "build", "triton", "triton", "backends", "nvidia", "bin")]
 
-NAME = re.compile(r"1[03](Forward|Queries|Keys)KernelILNS_7problem7ElementE(\d)ELi(\d+)E(?:LNS\w*_4KindE([034])E|Lb0E)")
+NAME = re.compile(r"1[03](Forward|Queries|Keys)KernelILNS_7problem7ElementE(\d)ELi(\d+)E"
+                  r"(?:LNS\w*_4KindE([03456])E|Lb0E)")
 LINE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
 TYPES = {"2": "bf16", "3": "f16"}
 
@@ -102,6 +103,11 @@ def count(code, names):
     return sum(bool(re.match(r"(@!?U?P\w+ )?(" + names + r")(\.|\s|$)", text)) for text in code)
 
 
+def keys_of(kernel, dims):
+    """Of a tile: cuda_flash::tile_keys()."""
+    return 16 if kernel in KINDS.values() and dims == 256 else 32
+
+
 def row_blocks(kernel, dims):
     """Of 16 rows, of a warp."""
     if kernel in KINDS.values():
@@ -109,10 +115,12 @@ def row_blocks(kernel, dims):
     return 2 if dims <= (64 if kernel == "Queries" else 128) else 1
 
 
-def products_of(kernel, dims):
-    """Of a warp's rows and a tile, in each block of code that has products."""
+def products_of(kernel, dims, values=False):
+    """Of a warp's rows and a tile, in each block of code that has products: those with keys or, over codes, those with
+    `values`. With keys of u4 one more for each 16 columns gives the sums of a query's."""
     times = {"Forward": 2, "Queries": 3}.get(kernel, 1)
-    return times * row_blocks(kernel, dims) * (KEYS // 8) * (dims // 16)
+    ones = dims // 16 if kernel in ("Groups", "SplitGroups") and not values else 0
+    return times * row_blocks(kernel, dims) * (keys_of(kernel, dims) // 8) * (dims // 16) + ones
 
 
 def kernel_of(name):
@@ -125,15 +133,16 @@ def full_tile(name, code):
     kernel, dims = kernel_of(name), int(NAME.search(name)[3])
     rows = 64 if kernel == "Queries" and dims == 256 else ROWS  # all rows of the block that read a tile
     warps = 8 if kernel == "Keys" else rows // 16 // row_blocks(kernel, dims)
-    copied = 2 * KEYS * dims * 2 / warps
-    whole = [b for b in blocks(code) if count(b, "HMMA") == products_of(kernel, dims)]
+    copied = 2 * keys_of(kernel, dims) * dims * 2 / warps
     if kernel in KINDS.values():  # where values may be infinite, scores are multiplied once more: the worse of both
-        parts = [[b for b in whole if any(".MT88" in text for text in b) == values] for values in (False, True)]
+        parts = [[b for b in blocks(code) if count(b, "HMMA") == products_of(kernel, dims, values)
+                  and any(".MT88" in text for text in b) == values] for values in (False, True)]
         worst = [max(part, key=lambda b: count(b, "LDL|STL")) for part in parts if part]
         return Loop(kernel, dims, worst if all(parts) else [], copied)
+    whole = [b for b in blocks(code) if count(b, "HMMA") == products_of(kernel, dims)]
     if kernel != "Keys":
         return Loop(kernel, dims, [min(whole, key=len)] if whole else [], copied)
-    exponents = KEYS // 2 * row_blocks(kernel, dims)
+    exponents = keys_of(kernel, dims) // 2 * row_blocks(kernel, dims)
     parts = [[b for b in whole if not any(".MT88" in text for text in b)],
              [b for b in blocks(code) if count(b, "MUFU") == exponents and not count(b, "HMMA")],
              [b for b in whole if any(".MT88" in text for text in b)]]

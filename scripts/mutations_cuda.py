@@ -11,10 +11,14 @@ CUDA_SCALES = ("cuda", "All/CudaOwnCases*_kv_*:All/CudaOwnCases*_v_u4*:All/CudaO
                "CudaPacked.Appended*")
 CUDA_HOSTILE = ("cuda", "CudaHostile*:Append.*")
 CUDA_CODES = ("cuda", "All/CudaOwnCases*_kv_*:CudaHostile.*")
+CUDA_GROUPS = ("cuda", "All/CudaOwnCases*_kv_u4*:CudaHostile.*")
+CUDA_CHANNELS = ("cuda", "All/CudaOwnCases*_channel_scales*")
 CUDA_TREE = ("cuda", "Schedules.ATree*:All/CudaOwnCases*_tree*")
 CUDA_CASES = ("cuda", "*CudaCases*lens*:*CudaCases*bias*poison*:*CudaCases*sinks*")
 FLASH = "src/backends/cuda_flash/forward.cuh"
 FLASH_CODES = "src/backends/cuda_flash/codes.cuh"
+FLASH_GROUPS = "src/backends/cuda_flash/groups.cuh"
+FLASH_CHANNELS = "src/backends/cuda_flash/channels.cuh"
 FLASH_WALK = "src/backends/cuda_flash/walk.cuh"
 FLASH_GRAD = "src/backends/cuda_flash/grad.cuh"
 FLASH_KEYS = "src/backends/cuda_flash/keys.cuh"
@@ -109,9 +113,9 @@ CUDA_MUTATIONS = [
              "kType == Element::kF16 ? 15 : 0;", "0;", (CUDA,)),
     Mutation("cuda flash: scores cut off over all columns", "src/cuda/swizzle.cuh",
              "kType == Element::kF16 ? 1 : 4;", "16;", (("cuda", "Schedules.LongScores*"),)),
-    Mutation("cuda flash: sums of a row cut off tile by tile", "src/cuda/swizzle.cuh",
-             "multiply_add<kType>(left[m].at[k], low, product[m][0]);",
-             "multiply_add<kType>(left[m].at[k], low, sums[m].at[2 * n]);", (CUDA,)),
+    Mutation("cuda flash: the second eight columns of values are the first", "src/cuda/swizzle.cuh",
+             "multiply_add<kType>(left[m].at[k], high, product[m][1]);",
+             "multiply_add<kType>(left[m].at[k], low, product[m][1]);", (CUDA,)),
     Mutation("cuda flash: rows of 96 columns as those of 128", "src/cuda/swizzle.cuh",
              "kPeriod = kColumns % 64 == 0 ? 8 : 4;", "kPeriod = 8;", (("cuda", "FlashLayouts.*"),)),
     Mutation("cuda flash: rows do not change places", "src/cuda/swizzle.cuh",
@@ -242,7 +246,7 @@ CUDA_MUTATIONS = [
     Mutation("cuda flash codes: a tile widened while it is read", FLASH_WALK,
              "    block.sync();  // no thread reads the tile before it is whole\n", "", (CUDA_CODES,)),
     Mutation("cuda flash codes: scores without scales", "src/backends/cuda_flash/forward.cuh",
-             "if constexpr (S::kCodes) scale_scores(", "if constexpr (S::kCodes && kKeys == 0) scale_scores(",
+             "if constexpr (!S::kGroups) scale_scores(", "if constexpr (kKeys == 0) scale_scores(",
              (CUDA_CODES,)),
     Mutation("cuda flash codes: values have the scales of keys", "src/backends/cuda_flash/forward.cuh",
              "W::scales(block, stage, 1), &scores[0])", "W::scales(block, stage, 0), &scores[0])", (CUDA_CODES,)),
@@ -262,7 +266,33 @@ CUDA_MUTATIONS = [
     Mutation("cuda flash codes: what has no scales has none", FLASH_CODES,
              "    to[r] = 1.0f;\n", "    to[r] = 0.0f;\n", (CUDA_CODES,)),
     Mutation("cuda flash codes: columns past the last are copied", FLASH_CODES,
-             "row != nullptr && column < rows.columns;", "row != nullptr;", (CUDA_CODES,)),
+             "row != nullptr && byte * kPerByte < rows.columns;", "row != nullptr;", (CUDA_CODES,)),
+    Mutation("cuda flash u4: scores without minima", FLASH_GROUPS,
+             "        score = __builtin_fmaf(sums[x / 2 * 2], minimum[x % 2], score);\n", "", (CUDA_GROUPS,)),
+    Mutation("cuda flash u4: both rows have the first one's sum", FLASH_GROUPS,
+             "sums[x / 2 * 2], minimum", "sums[0], minimum", (CUDA_GROUPS,)),
+    Mutation("cuda flash u4: minima of values without their centre", FLASH_GROUPS,
+             "__builtin_fmaf(kValueCentre, scale, scales[at + kKeys + x])", "scales[at + kKeys + x]", (CUDA_GROUPS,)),
+    Mutation("cuda flash u4: a group's unit forgotten", FLASH_GROUPS,
+             "group.unit = unit.unit;", "group.unit = 1.0f;", (CUDA_GROUPS,)),
+    Mutation("cuda flash u4: minima of the lane's own keys", FLASH_GROUPS,
+             "cuda::sum_of_lanes(block, group.of_minima[i])", "group.of_minima[i]", (CUDA_GROUPS,)),
+    Mutation("cuda flash u4: codes of odd columns are those before them", FLASH_GROUPS,
+             "(eight >> (4 * x))", "(eight >> (4 * (x & ~1)))", (CUDA_GROUPS,)),
+    Mutation("cuda flash u4: values of a tile with NaN behind the mask without their centre", FLASH_GROUPS,
+             "code + kValueCentre", "code", (CUDA_GROUPS,)),
+    Mutation("cuda flash u4: values of such a tile have the first group's scale", FLASH_GROUPS,
+             "column / kGroupColumns * 2 * kKeys + key", "key", (CUDA_GROUPS,)),
+    Mutation("cuda flash channels: scaled queries of 16 bits", FLASH_CHANNELS,
+             "kParts = 3;", "kParts = 2;", (CUDA_CHANNELS,)),
+    Mutation("cuda flash channels: the scales of the first head", FLASH,
+             "head_kv * scales.stride[0] + d * scales.stride[1]", "d * scales.stride[1]", (CUDA_CHANNELS,)),
+    Mutation("cuda flash channels: keys of q's type", FLASH_WALK,
+             "part == 0 && p.channel_scales_k.present", "part == 2", (CUDA_CHANNELS,)),
+    Mutation("cuda flash channels: columns in the order of rows", FLASH_CHANNELS,
+             "step * 16 + x / 2 * 8", "step * 16 + x % 2 * 8", (CUDA_CHANNELS,)),
+    Mutation("cuda flash channels: two groups added as one", FLASH_CHANNELS,
+             "scores->at[n][x] += group.at[n][x];", "scores->at[n][x] = group.at[n][x];", (CUDA_CHANNELS,)),
     Mutation("cuda quantise: new rows of all heads have the first one's scale", "src/cuda/append.cuh",
              "if (codes.scales != nullptr) codes.scales += head * t.scales->stride[1];", "", (CUDA_SCALES,)),
     Mutation("cuda quantise: the greatest of a warp", "src/cuda/quantise.cuh",

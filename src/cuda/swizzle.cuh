@@ -137,6 +137,24 @@ REGARD_DEVICE_FN void multiply_rows(const Block& block, Shared left, int row, Sh
   }
 }
 
+/// product += left rows of columns [16 n, 16 n + 16), `at` being left_at() of row 0.
+template <Element kType, int kDims, int kTerms, int kRowBlocks, class Block, class Shared>
+REGARD_DEVICE_FN void multiply_columns(const Block& block,
+                                       const WarpRows<kTerms> (&left)[kRowBlocks], Shared rows,
+                                       int at, int n, float (&product)[kRowBlocks][2][4]) {
+  REGARD_DEVICE_UNROLL
+  for (int k = 0; k < kTerms / 16; ++k) {
+    std::uint32_t b[4];
+    load_step_transposed<kDims>(block, rows, at, k, n, b);
+    const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+    REGARD_DEVICE_UNROLL
+    for (int m = 0; m < kRowBlocks; ++m) {
+      block.template multiply_add<kType>(left[m].at[k], low, product[m][0]);
+      block.template multiply_add<kType>(left[m].at[k], high, product[m][1]);
+    }
+  }
+}
+
 /// Calls join(row block, n, x, product) for each of the sums' at[n][x] and what left rows adds to
 /// it, where `rows` has kTerms rows of kDims. The product is summed for itself: tensor cores do not
 /// round sums but cut them off, which over all keys of a long row would add up. `zero` is 0, and
@@ -149,17 +167,7 @@ REGARD_DEVICE_FN void join_product(const Block& block, const WarpRows<kTerms> (&
   REGARD_DEVICE_UNROLL
   for (int n = 0; n < kDims / 16; ++n) {
     float product[kRowBlocks][2][4] = {};
-    REGARD_DEVICE_UNROLL
-    for (int k = 0; k < kTerms / 16; ++k) {
-      std::uint32_t b[4];
-      load_step_transposed<kDims>(block, rows, at, k, n, b);
-      const std::uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-      REGARD_DEVICE_UNROLL
-      for (int m = 0; m < kRowBlocks; ++m) {
-        block.template multiply_add<kType>(left[m].at[k], low, product[m][0]);
-        block.template multiply_add<kType>(left[m].at[k], high, product[m][1]);
-      }
-    }
+    multiply_columns<kType, kDims>(block, left, rows, at, n, product);
     REGARD_DEVICE_UNROLL
     for (int m = 0; m < kRowBlocks; ++m) {
       REGARD_DEVICE_UNROLL
@@ -178,7 +186,7 @@ REGARD_DEVICE_FN void rescale_add_product(const Block& block,
                                           const WarpRows<kTerms> (&left)[kRowBlocks], Shared rows,
                                           const float (&rescale)[kRowBlocks][kLaneRows], float unit,
                                           WarpSums<kDims> (&sums)[kRowBlocks]) {
-  join_product<kType, kDims, false>(block, left, rows, zero_of(rescale[0][0]),
+  join_product<kType, kDims, false>(block, left, rows, zero_of(rescale[0][0]) | zero_of(unit),
                                     [&](int m, int n, int x, float product) {
                                       float& sum = sums[m].at[n][x];
                                       sum = __builtin_fmaf(sum, rescale[m][x / 2], product * unit);
@@ -222,11 +230,19 @@ REGARD_DEVICE_FN float chosen(const WarpSums<kColumns>& sums, int n, int i, int 
   return value;
 }
 
+/// Elements of rows that are what they stand for.
+struct PlainNumbers {
+  REGARD_DEVICE_FN float of(const PlainNumbers&, int, int, float number) { return number; }
+};
+
 /// sums += left rows, in f32, one term after another, and none where `left` is hidden: behind it
-/// `rows` may hold infinities or NaN.
-template <Element kType, int kTerms, int kColumns, class Block, class Shared>
+/// `rows` may hold infinities or NaN. Numbers::of(numbers, row, column, element) is an element's
+/// number.
+template <Element kType, int kTerms, int kColumns, class Block, class Shared,
+          class Numbers = PlainNumbers>
 REGARD_DEVICE_FN void add_visible_terms(const Block& block, const WarpSums<kTerms>& left,
-                                        Shared rows, WarpSums<kColumns>* sums) {
+                                        Shared rows, WarpSums<kColumns>* sums,
+                                        const Numbers& numbers = {}) {
   REGARD_DEVICE_NO_UNROLL
   for (int term = 0; term < kTerms; ++term) {
     const int n = term / 8, lanes = term / 2 % 4, x = term % 2;
@@ -239,8 +255,11 @@ REGARD_DEVICE_FN void add_visible_terms(const Block& block, const WarpSums<kTerm
       for (int c = 0; c < kColumns / 8; ++c) {
         const int at = Swizzle<kColumns>::at(key, c) + lane_column(block);
         const std::uint16_t first = rows[at], second = rows[at + 1];
-        sums->at[c][2 * i] += value * widen<kType>(first);
-        sums->at[c][2 * i + 1] += value * widen<kType>(second);
+        const auto number = [&](std::uint16_t element) {
+          return Numbers::of(numbers, key, c * 8, widen<kType>(element));
+        };
+        sums->at[c][2 * i] += value * number(first);
+        sums->at[c][2 * i + 1] += value * number(second);
       }
     }
   }

@@ -75,6 +75,22 @@ class Planted(unittest.TestCase):
         self.assertIn("spilled registers", faults(first="LDL R5, [R1]")[0])
         self.assertIn("before their use", faults(between=2)[0])
 
+    def test_groups(self):
+        """Products with keys of u4 have those with ones beside them."""
+        def listing_of(keys, values):
+            texts = []
+            for load, products in (("LDSM.16.M88.4", keys), ("LDSM.16.MT88.4", values)):
+                texts += [f"{load} R4, [R2]"] + ["FADD R60, R60, R61"] * 8
+                texts += ["HMMA.16816.F32.BF16 R20, R4, R12, R20"] * products + ["@P0 BRA 0x10"]
+            lines = ["\t\tFunction : " + NAME.replace("KindE0E", "KindE5E")]
+            lines += [f"        /*{16 * n:04x}*/   {text} ;   /* 0x00 */" for n, text in enumerate(texts, 1)]
+            (name, code), = check_sass.kernels("\n".join(lines)).items()
+            return list(check_sass.faults("kernel", check_sass.full_tile(name, code)))
+
+        self.assertEqual(listing_of(20, 16), [])
+        self.assertIn("no block of code has all", listing_of(16, 16)[0])
+        self.assertIn("no block of code has all", listing_of(20, 20)[0])
+
     def test_moves(self):
         """A kernel may read what ALLOWED_SPILLS states, and no more."""
         (name, code), = check_sass.kernels(listing(middle="LDL R5, [R1]")).items()

@@ -44,8 +44,11 @@ class CudaHostile : public cuda_test::Schedules {
   }
 
   static bool flash_has(const AttentionRequest& r) {
-    const auto is_code = [](const TensorView& view) { return size_of(view.dtype) == 1; };
-    if (r.channel_scales_k.present() || r.q.dtype == Dtype::kF32) return false;
+    const auto is_code = [](const TensorView& view) {
+      return view.dtype != Dtype::kU4 && size_of(view.dtype) == 1;
+    };
+    if (r.q.dtype == Dtype::kF32 || r.q.shape[3] % 16 != 0) return false;
+    if (r.k.dtype == Dtype::kU4) return r.v.dtype == Dtype::kU4;
     return is_code(r.k) ? is_code(r.v) : r.k.dtype == r.q.dtype && r.v.dtype == r.q.dtype;
   }
 
@@ -55,6 +58,10 @@ class CudaHostile : public cuda_test::Schedules {
     AttentionGradRequest zeros = problem.request();
     fill(slice(zeros.k, 0, 0, 1), 0.0);
     fill(slice(zeros.v, 0, 0, 1), 0.0);
+    if (zeros.k.dtype == Dtype::kU4) {  // whose codes of 0 are minima
+      fill(slice(zeros.scales_k, 0, 0, 1), 0.0);
+      fill(slice(zeros.scales_v, 0, 0, 1), 0.0);
+    }
     AttentionGradRequest none = zeros;
     zeros.*ids = tensors_.copy(zeros.*ids);
     none.*ids = tensors_.copy(zeros.*ids);
@@ -88,6 +95,7 @@ TEST_F(CudaHostile, PagesThatAreNone) {
            "lse",
            "b2 hq4 hkv2 sq70 skv200 d128 f16 kv=f8e4m3 v=i8 scales=all paged page_size=8 causal "
            "diag=br cache_leftpad lse",
+           "b2 hq4 hkv2 sq1 skv320 d64 bf16 kv=u4 paged page_size=16 lens_kv=320,77 lse",
        }) {
     expect_zeros(text, &AttentionRequest::page_table);
   }
@@ -109,6 +117,8 @@ TEST_F(CudaHostile, ScalesOfHiddenRowsAreNoNumbers) {
            "b1 hq4 hkv2 sq5 skv300 d64 bf16 kv=i8 scales=token window=40,0 diag=br lse",
            "b1 hq2 hkv2 sq5 skv700 d64 f16 kv=f8e4m3 scales=token window=40,0 diag=br lse",
            "b1 hq2 sq40 skv335 d80 f16 kv=i8 v=f8e5m2 scales=token window=40,0 diag=br lse",
+           "b1 hq4 hkv2 sq5 skv700 d64 bf16 kv=u4 window=40,0 diag=br lse",
+           "b1 hq2 sq40 skv335 d96 f16 kv=u4 window=40,0 diag=br lse",
        }) {
     const Problem problem = guarded(text);
     AttentionGradRequest given = problem.request(), none = given;

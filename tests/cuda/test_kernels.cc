@@ -31,17 +31,15 @@ bool is_code(Dtype dtype) {
 }
 
 /// What FLASH lacks of the cases here: odd head dims, unaligned rows, keys that are neither of q's
-/// type nor both of 8 bits, scales of columns, descales and scores, and gradients of outputs of
-/// another type.
+/// type nor both of 8 bits or u4, descales and scores, and gradients of outputs of another type.
 bool flash_has(const AttentionParams& p) {
-  const bool has_codes = is_code(p.dtype_k) && is_code(p.dtype_v);
-  const std::int64_t most = has_codes && p.dtype_q == Dtype::kF16 ? 192 : 256;
+  const bool has_groups = p.dtype_k == Dtype::kU4 && p.dtype_v == Dtype::kU4;
+  const bool has_codes = has_groups || (is_code(p.dtype_k) && is_code(p.dtype_v));
   const auto is_served = [&](std::int64_t dims) {
-    return dims % (has_codes ? 16 : 8) == 0 && dims <= most;
+    return dims % (has_groups ? 32 : has_codes ? 16 : 8) == 0 && dims <= 256;
   };
   const bool has_dtypes = has_codes || (p.dtype_k == p.dtype_q && p.dtype_v == p.dtype_q);
   return is_served(p.head_dim_qk) && is_served(p.head_dim_v) && p.align_q_log2 >= 4 && has_dtypes &&
-         !p.features.has(Feature::kChannelScales) &&
          (!p.features.has(Feature::kNeedsGrad) || p.dtype_out == p.dtype_q) &&
          !p.features.has(Feature::kDescales) && !p.features.has(Feature::kDescalesPerHead) &&
          !p.features.has(Feature::kScoresOut);
@@ -303,6 +301,41 @@ const char* const kOwnCases[] = {
     "cache_leftpad lse poison",
     "b3 hq4 hkv2 sq40 skv96 d64 bf16 kv=i8 scales=token paged page_size=8 packed rows_q=40,0,7 "
     "lens_kv=90,5,30 append=2 lse poison",
+    // And of u4, whose groups have scales and minima.
+    "b2 hq4 hkv2 sq130 skv200 d64 bf16 kv=u4 causal diag=br lens_kv=200,70 lse poison",
+    "b2 hq4 hkv2 sq40 skv256 d96 f16 kv=u4 paged page_size=16 append=40 lens_kv=200,7 rotary=96 "
+    "causal diag=br lse poison",
+    "b2 hq2 hkv1 sq33 skv97 d160 f16 kv=u4 cache_batch_idx window=40,3 diag=br sinks alibi lse "
+    "poison",
+    "b1 hq2 hkv1 sq70 skv129 d128 f16 kv=u4 paged page_size=3 mask=1,1,Sq,Skv bias=1,H,1,Skv "
+    "softcap=3 dropout=0.2 lse poison",
+    "b2 hq2 hkv1 sq20 skv70 d192 dv128 bf16 kv=u4 tree=20 lens_kv=70,30 cache_leftpad lse poison",
+    "b1 hq2 sq33 skv70 d32 dv224 bf16 kv=u4 causal diag=tl out=f32 lse poison",
+    "b2 hq8 hkv2 sq2 skv1200 d64 f16 kv=u4 append=2 lens_kv=1198,600 causal diag=br hadamard lse "
+    "poison",
+    "b3 hq4 hkv2 sq1 skv1600 d128 bf16 kv=u4 paged page_size=16 append=1 lens_kv=1599,15,0 causal "
+    "diag=br lse poison",
+    "b1 hq8 hkv1 sq4 skv700 d192 f16 kv=u4 bias=1,1,Sq,Skv dropout=0.1 lse poison",
+    "b1 hq8 hkv1 sq2 skv1024 d256 bf16 kv=u4 paged page_size=64 softcap=3 cache_leftpad lse poison",
+    "b2 hq2 hkv1 sq33 skv70 d256 f16 kv=u4 causal diag=br lens_kv=70,40 dropout=0.1 lse poison",
+    "b2 hq2 hkv1 sq33 skv70 d256 f16 kv=i8 scales=token causal diag=br lens_kv=70,40 dropout=0.1 "
+    "lse "
+    "poison",
+    "b1 hq8 hkv1 sq4 skv700 dv208 d256 f16 kv=f8e4m3 v=i8 scales=token bias=1,1,Sq,Skv lse poison",
+    "b3 hq4 hkv2 sq40 skv96 d96 bf16 kv=u4 paged page_size=8 packed rows_q=40,0,7 lens_kv=90,5,30 "
+    "append=2 lse poison",
+    // And of keys whose columns have scales.
+    "b2 hq4 hkv2 sq130 skv200 d64 bf16 kv=i8 v=f8e4m3 scales=token channel_scales causal diag=br "
+    "lens_kv=200,70 lse poison",
+    "b2 hq2 hkv1 sq33 skv97 d80 f16 kv=f8e5m2 v=i8 scales=token channel_scales window=40,3 diag=br "
+    "sinks alibi lse poison",
+    "b2 hq8 hkv2 sq2 skv1200 d192 f16 kv=i8 scales=all channel_scales append=2 lens_kv=1198,600 "
+    "causal diag=br lse poison",
+    "b1 hq8 hkv1 sq2 skv1024 d256 bf16 kv=i8 scales=token channel_scales paged page_size=64 "
+    "softcap=3 lse poison",
+    "b2 hq4 hkv2 sq40 skv100 d96 f16 kv=u4 channel_scales append=40 lens_kv=60,7 causal diag=br "
+    "lse poison",
+    "b1 hq8 hkv2 sq3 skv704 d128 bf16 kv=u4 channel_scales paged page_size=16 hadamard lse poison",
 };
 INSTANTIATE_TEST_SUITE_P(Own, CudaCases, testing::Values("b1 hq1 sq63 skv1 d40"), name_of);
 

@@ -174,6 +174,16 @@ TEST(FlashLayouts, BlocksFitTheirMultiprocessor) {
   expect_fits<128, Kind::kSplitCodes>(2);
   expect_fits<192, Kind::kSplitCodes>(1);
   expect_fits<256, Kind::kSplitCodes>(1);
+  expect_fits<64, Kind::kGroups>(2);
+  expect_fits<96, Kind::kGroups>(2);
+  expect_fits<128, Kind::kGroups>(1);
+  expect_fits<192, Kind::kGroups>(1);
+  expect_fits<256, Kind::kGroups>(1);
+  expect_fits<64, Kind::kSplitGroups>(4);
+  expect_fits<96, Kind::kSplitGroups>(3);
+  expect_fits<128, Kind::kSplitGroups>(2);
+  expect_fits<192, Kind::kSplitGroups>(1);
+  expect_fits<256, Kind::kSplitGroups>(1);
 }
 
 /// The same of the backward's blocks, of which those of up to 96 dims fit 8.6.

@@ -105,16 +105,16 @@ TEST(CudaPlans, FlashNamesWhatItLacks) {
       {"d64 dv264 f16", 80, "head_dim_v 8 to 256 in multiples of 8, got 264"},
       {"d64 f16 align_k=8", 80, "needs k aligned to 16 bytes, got 8 bytes"},
       {"d64 f16 descales", 80, "does not support descales"},
-      {"d64 f16 kv=u4 lens=kv", 80, "does not support q=f16 kv=u4"},
-      {"d64 f16 kv=i8 scales=token channel_scales lens=kv", 80, "does not support channel_scales"},
+      {"d64 f16 kv=u4 v=i8 scales=token lens=kv", 80, "got k=u4 v=i8"},
+      {"d80 bf16 kv=u4", 80, "head_dim_qk 32 to 256 in multiples of 32, got 80"},
+      {"d64 dv48 bf16 kv=u4", 80, "head_dim_v 32 to 256 in multiples of 32, got 48"},
+      {"d192 bf16 kv=u4", 86, "head_dim_qk 32 to 128 in multiples of 32, got 192"},
       {"d64 f16 kv=i8 v=f16 scales=token lens=kv", 80,
-       "needs k and v that are both of 8 bits or both of q's type: got k=i8 v=f16"},
+       "needs k and v that are both of 8 bits, both u4 or both of q's type: got k=i8 v=f16"},
       {"d64 bf16 kv=bf16 v=f8e4m3 lens=kv", 80, "got k=bf16 v=f8e4m3"},
       {"d72 f16 kv=i8 scales=token lens=kv", 80,
        "head_dim_qk 16 to 256 in multiples of 16, got 72"},
       {"d64 dv200 f16 kv=f8e4m3", 80, "head_dim_v 16 to 256 in multiples of 16, got 200"},
-      {"d64 dv208 f16 kv=f8e4m3", 80,
-       "needs head_dim_v of at most 192 for q of f16 over k and v of 8"},
       {"d192 bf16 kv=i8 scales=token", 86, "head_dim_qk 16 to 128 in multiples of 16, got 192"},
       {"d64 bf16 kv=i8 scales=token saved grad", 80, "bf16 kv=i8"},
       {"d64 bf16 out=f32 saved grad", 90, "f32"},
@@ -144,6 +144,12 @@ TEST(CudaPlans, FlashNamesWhatItLacks) {
   EXPECT_EQ(refusals("d256 bf16 kv=i8 scales=token append=4 lens=kv hadamard lse", 80), "");
   EXPECT_EQ(refusals("d192 dv64 f16 kv=f8e4m3 v=i8 scales=all paged page_size=20 lse", 80), "");
   EXPECT_EQ(refusals("d128 bf16 kv=f8e5m2", 86), "");
+  EXPECT_EQ(refusals("d256 bf16 kv=u4 append=4 lens=kv hadamard lse", 80), "");
+  EXPECT_EQ(refusals("d192 dv32 f16 kv=u4 paged page_size=20 lse", 80), "");
+  EXPECT_EQ(refusals("d224 f16 kv=u4", 80), "");
+  EXPECT_EQ(refusals("d64 dv208 f16 kv=f8e4m3", 80), "");
+  EXPECT_EQ(refusals("d64 f16 kv=i8 scales=token channel_scales lens=kv", 80), "");
+  EXPECT_EQ(refusals("d256 bf16 kv=u4 channel_scales lens=kv lse", 80), "");
   const char* const many = "b1 hq4 hkv2 sq1 skv4294967296 d64 f16 paged page_size=65536";
   for (const Backend* backend : {&flash(), &efficient(), &math()}) {
     EXPECT_NE(refusals_of(*backend, many, 80).find("at most 4294967295 rows in pages"),

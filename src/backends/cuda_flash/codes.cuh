@@ -4,27 +4,26 @@
 
 #include "cuda/swizzle.cuh"
 
-// Keys and values of 8 bits: a tile's codes and the scales of its rows are copied as they are, and
-// codes become 16-bit numbers in shared memory, which is exact. Products are of codes; scales of
-// keys multiply scores, and those of values probabilities, both in f32.
+// Keys and values of 8 and 4 bits: a tile's codes and the scales of its rows are copied as they
+// are, and codes become 16-bit numbers in shared memory, which is exact. Products are of codes;
+// scales of keys multiply scores, and those of values probabilities, both in f32. groups.cuh has
+// what u4 has of its own.
 
 namespace regard::cuda_flash {
 
 using cuda::Element;
 
-inline constexpr int kCodesOfCopy = 16;  // 16 bytes
-
-/// Begins to copy kRows rows of kColumns codes, 0 where there are none and behind their `columns`.
-/// Addresses and columns are multiples of 16.
-template <int kRows, int kColumns, int kThreads, class Block, class Rows, class Shared>
+/// Begins to copy kRows rows of kBytes bytes of codes, kPerByte in each, 0 where there are none and
+/// behind their `columns`. Addresses, and bytes of columns, are multiples of 16.
+template <int kRows, int kBytes, int kPerByte, int kThreads, class Block, class Rows, class Shared>
 REGARD_DEVICE_FN void begin_codes(const Block& block, const Rows& rows, Shared to) {
-  constexpr int kCopies = kColumns / kCodesOfCopy;
+  constexpr int kCopies = kBytes / 16;
   REGARD_DEVICE_NO_UNROLL
   for (int n = block.thread(); n < kRows * kCopies; n += kThreads) {
-    const int r = n / kCopies, column = n % kCopies * kCodesOfCopy;
+    const int r = n / kCopies, byte = n % kCopies * 16;
     const char* const row = Rows::row(rows, r);
-    const bool exists = row != nullptr && column < rows.columns;
-    block.copy_async(to, n * kCodesOfCopy / 2, exists ? row + column : nullptr);
+    const bool exists = row != nullptr && byte * kPerByte < rows.columns;
+    block.copy_async(to, n * 8, exists ? row + byte : nullptr);
   }
 }
 
@@ -89,16 +88,16 @@ REGARD_DEVICE_FN void scale_scores(const Block& block, Shared scales,
 }
 
 /// The power of two, a tile's largest scale by which is less than 1 and at least 1/2, and its
-/// inverse.
+/// inverse. The tile's are kKeys from `first` on.
 struct ScaleUnit {
   float by = 1.0f, unit = 1.0f;
 };
 template <int kKeys, class Block, class Shared>
-REGARD_DEVICE_FN ScaleUnit unit_of(const Block& block, Shared scales) {
+REGARD_DEVICE_FN ScaleUnit unit_of(const Block& block, Shared scales, int first = 0) {
   float largest = 0.0f;  // NaN is passed over here and reaches the sums
   REGARD_DEVICE_UNROLL
   for (int n = 0; n < kKeys / 4; ++n) {
-    const float scale = scales[n / 2 * 8 + cuda::lane_column(block) + n % 2];
+    const float scale = scales[first + n / 2 * 8 + cuda::lane_column(block) + n % 2];
     largest = __builtin_fmaxf(largest, __builtin_fabsf(scale));
   }
   const std::uint32_t exponent = problem::bits_of(cuda::max_of_lanes(block, largest)) >> 23;

@@ -19,12 +19,16 @@
 
 namespace regard::cuda_flash {
 
-/// Keys or values of 8 bits, each of which is a number of bf16 and of f16.
-inline constexpr Dtype kCodeDtypes[] = {Dtype::kF8E4M3, Dtype::kF8E5M2, Dtype::kI8};
-inline bool is_code(Dtype dtype) {
-  return std::find(std::begin(kCodeDtypes), std::end(kCodeDtypes), dtype) != std::end(kCodeDtypes);
+/// What keys and values may be beside q's type: each is a number of bf16 and of f16.
+inline constexpr Dtype kCodeDtypes[] = {Dtype::kF8E4M3, Dtype::kF8E5M2, Dtype::kI8, Dtype::kU4};
+
+/// How keys and values are stored, for which there are kernels of their own.
+enum class KeyCodes : std::uint8_t { kNone, kBytes, kGroups };
+inline KeyCodes codes_of(Dtype dtype) {
+  if (dtype == Dtype::kU4) return KeyCodes::kGroups;
+  const auto* const end = std::end(kCodeDtypes);
+  return std::find(std::begin(kCodeDtypes), end, dtype) == end ? KeyCodes::kNone : KeyCodes::kBytes;
 }
-inline bool has_codes(const AttentionParams& p) { return is_code(p.dtype_k) && is_code(p.dtype_v); }
 
 inline void add_codes(Claims* claims) {
   const std::vector<DtypeClaim> own = claims->dtypes;
@@ -48,11 +52,9 @@ inline BackendInfo make_info() {
   forward = problem::forward_claims();
   forward.dtypes = cuda::tensor_forward_claims();
   add_codes(&forward);
-  // Scales of columns would be part of a product's terms, which tensor cores take in 16 bits.
   forward.features = forward.features.without({Feature::kDescales, Feature::kDescalesPerHead})
                          .with(problem::cache_features())
-                         .with(problem::quantised_features())
-                         .without({Feature::kChannelScales});
+                         .with(problem::quantised_features());
   // Rows are copied in pieces of 16 bytes.
   forward.head_dim_qk = forward.head_dim_v = {8, 256, 8};
   forward.min_align_log2 = 4;
@@ -115,15 +117,11 @@ class FlashBackend final : public Backend {
       : info_(std::move(info)), small_(info_), launcher_(launcher) {
     small_.forward.head_dim_qk.max = small_.forward.head_dim_v.max = 128;
     small_.backward.head_dim_qk.max = small_.backward.head_dim_v.max = 96;
-    codes_ = info_;
-    small_codes_ = small_;
-    // 16 bytes that are copied are 16 codes.
-    for (BackendInfo* codes : {&codes_, &small_codes_}) {
-      for (Claims* claims : {&codes->forward, &codes->backward}) {
-        claims->head_dim_qk.multiple_of = claims->head_dim_v.multiple_of = 16;
-        claims->head_dim_qk.min = claims->head_dim_v.min = 16;
-      }
-    }
+    // 16 bytes that are copied are so many codes.
+    codes_ = with_multiples(info_, 16);
+    small_codes_ = with_multiples(small_, 16);
+    groups_ = with_multiples(info_, 32);
+    small_groups_ = with_multiples(small_, 32);
   }
 
   const BackendInfo& info() const override { return info_; }
@@ -131,29 +129,16 @@ class FlashBackend final : public Backend {
   bool supports(const AttentionKey& key, const Env& env,
                 std::vector<Refusal>* refusals) const override {
     const AttentionParams& p = key.params();
-    const bool is_small = has_small_blocks(env.sm_version);
-    const BackendInfo& of_codes = is_small ? small_codes_ : codes_;
-    const BackendInfo& info = is_small ? small_ : info_;
-    bool claimed = check_claims(has_codes(p) ? of_codes : info, key, env, refusals);
+    const KeyCodes codes = codes_of(p.dtype_k);
+    bool claimed = check_claims(info_for(codes, env), key, env, refusals);
     const auto refuse = [&](const std::string& needs, const std::string& got, const Fix& fix) {
       claimed = false;
       if (refusals != nullptr) refusals->push_back({RefusalCode::kCustom, needs, got, fix});
     };
-    if (is_code(p.dtype_k) != is_code(p.dtype_v)) {
-      refuse("needs k and v that are both of 8 bits or both of q's type",
+    if (codes != codes_of(p.dtype_v)) {
+      refuse("needs k and v that are both of 8 bits, both u4 or both of q's type",
              std::string("got k=") + to_string(p.dtype_k) + " v=" + to_string(p.dtype_v),
              {Fix::Op::kClear, to_string(Feature::kKvDtypesDiffer), ""});
-    }
-    if (has_codes(p) && p.dtype_q == Dtype::kF16) {
-      const std::string most = std::to_string(kMaxCodedF16Dims);
-      const auto check = [&](const char* name, std::int64_t dims) {
-        if (dims <= kMaxCodedF16Dims) return;
-        refuse(std::string("needs ") + name + " of at most " + most +
-                   " for q of f16 over k and v of 8 bits: sums of more columns leave no registers",
-               "got " + std::to_string(dims), {Fix::Op::kAtMost, name, most});
-      };
-      check("head_dim_qk", p.head_dim_qk);
-      check("head_dim_v", p.head_dim_v);
     }
     return cuda::takes_cache(p, refusals) && claimed;
   }
@@ -171,11 +156,10 @@ class FlashBackend final : public Backend {
     plan.workspace_bytes = workspace_bytes(key, env);
     const bool splits = cuda::splits_layout(p).bytes > 0;
     plan.kernel = std::string("cuda_flash_") + (splits ? "split_" : "") +
-                  (has_codes(p) ? "codes_" : "") + to_string(p.dtype_q) + "_d" +
-                  std::to_string(dims);
+                  name_of(codes_of(p.dtype_k)) + to_string(p.dtype_q) + "_d" + std::to_string(dims);
     plan.sm = cuda::kTensorSm;
     plan.tile_q = splits ? cuda::kSplitRows : 128;
-    plan.tile_kv = 32;
+    plan.tile_kv = tile_keys(codes_of(p.dtype_k) != KeyCodes::kNone, dims);
     return plan;
   }
 
@@ -243,6 +227,28 @@ class FlashBackend final : public Backend {
   }
 
  private:
+  static BackendInfo with_multiples(BackendInfo info, std::int64_t of) {
+    for (Claims* claims : {&info.forward, &info.backward}) {
+      claims->head_dim_qk.multiple_of = claims->head_dim_v.multiple_of = of;
+      claims->head_dim_qk.min = claims->head_dim_v.min = of;
+    }
+    return info;
+  }
+
+  const BackendInfo& info_for(KeyCodes codes, const Env& env) const {
+    const bool is_small = has_small_blocks(env.sm_version);
+    switch (codes) {
+      case KeyCodes::kBytes: return is_small ? small_codes_ : codes_;
+      case KeyCodes::kGroups: return is_small ? small_groups_ : groups_;
+      default: return is_small ? small_ : info_;
+    }
+  }
+
+  /// In the names of kernels.
+  static const char* name_of(KeyCodes codes) {
+    return codes == KeyCodes::kNone ? "" : codes == KeyCodes::kBytes ? "codes_" : "u4_";
+  }
+
   bool runs_wgmma(const AttentionKey& key, const Env& env) const {
     return launcher_.wgmma_forward != nullptr && env.sm_version == 90 && wgmma_has(key.params()) &&
            workspace_bytes(key, env) == 0;
@@ -262,9 +268,9 @@ class FlashBackend final : public Backend {
   }
 
   BackendInfo info_;
-  BackendInfo small_;  // of devices with small blocks
-  BackendInfo codes_;  // of keys and values of 8 bits
-  BackendInfo small_codes_;
+  BackendInfo small_;                  // of devices with small blocks
+  BackendInfo codes_, small_codes_;    // of keys and values of 8 bits
+  BackendInfo groups_, small_groups_;  // of u4
   const Launcher& launcher_;
 };
 

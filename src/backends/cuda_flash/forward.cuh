@@ -66,6 +66,9 @@ struct ForwardKernel {
       bounds[r] = Bounds<S::kEdits>::of(facts);
       places[r] = cuda::place_in(p.q, s.b, facts);
     }
+    if constexpr (S::kCodes) {
+      begin_channels(block, p, task.head_kv, block.template shared<float>(L::kAtChannels, kDims));
+    }
     if (block.thread() == 0) walk[0] = W::make(p, number, task, s, args.forward.kv_entries);
     block.sync();
     if (rows.count == 0) return;
@@ -89,6 +92,18 @@ struct ForwardKernel {
       }
     }
     finish(block, p, all, state, out);
+  }
+
+  /// The scales of a head's columns, 0 behind the last; none where K has none.
+  template <class Block, class Shared>
+  REGARD_DEVICE_FN void begin_channels(const Block& block, const Problem& p, std::int64_t head_kv,
+                                       Shared to) {
+    const problem::View& scales = p.channel_scales_k;
+    if (!scales.present) return;
+    for (int d = block.thread(); d < kDims; d += kThreads) {
+      const std::int64_t at = head_kv * scales.stride[0] + d * scales.stride[1];
+      to[d] = d < p.head_dim_qk ? *problem::element_at<float>(scales, at) : 0.0f;
+    }
   }
 
   /// All tiles: `out` becomes sums of probabilities and values. kSafe: values may be infinities or
@@ -129,10 +144,13 @@ struct ForwardKernel {
   REGARD_DEVICE_FN void add_tile(const Block& block, const ThisPass& pass, int tile, int stage,
                                  bool is_full, Softmax<kRowBlocks>* state, Outputs& out) {
     if constexpr (S::kCodes) W::template widen<kType>(block, pass.args.forward.problem, stage);
-    const auto keys = W::stage_part(block, stage, 0), values = W::stage_part(block, stage, 1);
     WarpSums<kKeys> scores[kRowBlocks];
-    cuda::multiply_rows<kType, kDims>(block, pass.queries, W::warp_row(block), keys, scores);
-    if constexpr (S::kCodes) scale_scores(block, W::scales(block, stage, 0), &scores[0]);
+    if constexpr (S::kCodes) {
+      multiply_codes(block, pass, stage, &scores[0]);
+    } else {
+      const auto keys = W::stage_part(block, stage, 0);
+      cuda::multiply_rows<kType, kDims>(block, pass.queries, W::warp_row(block), keys, scores);
+    }
     const Walk walk = pass.walk[0];
     const std::int64_t first = walk.first + static_cast<std::int64_t>(tile) * kKeys;
     float rescale[kRowBlocks][kLaneRows];
@@ -156,16 +174,53 @@ struct ForwardKernel {
                              first, &scores[m]);
       }
     }
-    float unit = 1.0f;  // of products with values
-    if constexpr (S::kCodes) {
+    add_values<kSafe>(block, stage, rescale, scores, out);
+  }
+
+  /// Scores of the stage's keys, which are codes.
+  template <class Block, class ThisPass>
+  REGARD_DEVICE_FN void multiply_codes(const Block& block, const ThisPass& pass, int stage,
+                                       WarpSums<kKeys>* scores) {
+    const auto keys = W::stage_part(block, stage, 0);
+    const auto scales = W::scales(block, stage, 0);
+    const auto multiply = [&](const auto& queries) {
+      if constexpr (S::kGroups) {
+        multiply_groups<kDims>(block, queries, keys, scales, scores);
+      } else {
+        multiply_queries<kDims>(block, queries, keys, scores);
+      }
+    };
+    const int at = cuda::left_at<kDims>(block, W::warp_row(block));
+    using Queries = decltype(pass.queries);
+    if (pass.args.forward.problem.channel_scales_k.present) {
+      const auto channels = block.template shared<float>(L::kAtChannels, kDims);
+      multiply(
+          ScaledQueries<kType, kDims, Queries, decltype(channels)>{pass.queries, at, channels});
+    } else {
+      multiply(PlainQueries<kType, kDims, Queries>{pass.queries, at});
+    }
+    if constexpr (!S::kGroups) scale_scores(block, scales, scores);
+  }
+
+  /// out = out * rescale + probabilities, which `scores` are now, times the stage's values.
+  template <bool kSafe, class Block>
+  REGARD_DEVICE_FN void add_values(const Block& block, int stage,
+                                   const float (&rescale)[kRowBlocks][kLaneRows],
+                                   WarpSums<kKeys> (&scores)[kRowBlocks], Outputs& out) {
+    const auto values = W::stage_part(block, stage, 1);
+    float unit = 1.0f;  // of products
+    if constexpr (S::kCodes && !S::kGroups) {
       unit = scale_probs<kType, kSafe>(block, W::scales(block, stage, 1), &scores[0]);
     }
     if constexpr (kSafe) {
       REGARD_DEVICE_UNROLL
       for (int m = 0; m < kRowBlocks; ++m) {
         rescale_sums(rescale[m], &out[m]);
-        cuda::add_visible_terms<kType>(block, scores[m], values, &out[m]);
+        add_visible_values(block, stage, scores[m], &out[m]);
       }
+    } else if constexpr (S::kGroups) {
+      rescale_add_groups<kType>(block, scores[0], values, W::scales(block, stage, 1), rescale[0],
+                                &out[0]);
     } else {
       cuda::WarpRows<kKeys> probs[kRowBlocks];
       REGARD_DEVICE_UNROLL
@@ -173,6 +228,19 @@ struct ForwardKernel {
         probs[m] = cuda::as_operand<kType>(scores[m], 1.0f);
       }
       cuda::rescale_add_product<kType>(block, probs, values, rescale, unit, out);
+    }
+  }
+
+  template <class Block>
+  REGARD_DEVICE_FN void add_visible_values(const Block& block, int stage,
+                                           const WarpSums<kKeys>& probs, WarpSums<kDims>* out) {
+    const auto values = W::stage_part(block, stage, 1);
+    if constexpr (S::kGroups) {
+      const auto scales = W::scales(block, stage, 1);
+      const GroupNumbers<kKeys, decltype(scales)> numbers{scales};
+      cuda::add_visible_terms<kType>(block, probs, values, out, numbers);
+    } else {
+      cuda::add_visible_terms<kType>(block, probs, values, out);
     }
   }
 

@@ -42,12 +42,23 @@ void run_coded_rows(Runner& run, const ForwardArgs& args) {
 
 template <int kDims, class Runner>
 void run_coded_dims(Runner& run, const ForwardArgs& args) {
-  if constexpr (kDims <= kMaxCodedF16Dims) {
-    if (args.problem.q.type == Element::kF16) {
-      return run_coded_rows<Element::kF16, kDims>(run, args);
-    }
-  }
-  run_coded_rows<Element::kBf16, kDims>(run, args);
+  const bool is_bf16 = args.problem.q.type == Element::kBf16;
+  is_bf16 ? run_coded_rows<Element::kBf16, kDims>(run, args)
+          : run_coded_rows<Element::kF16, kDims>(run, args);
+}
+
+/// And of u4.
+template <Element kType, int kDims, class Runner>
+void run_grouped_rows(Runner& run, const ForwardArgs& args) {
+  if (args.splits.row_max > 1) return run_kernel<kType, kDims, Kind::kSplitGroups>(run, args);
+  run_kernel<kType, kDims, Kind::kGroups>(run, args);
+}
+
+template <int kDims, class Runner>
+void run_grouped_dims(Runner& run, const ForwardArgs& args) {
+  const bool is_bf16 = args.problem.q.type == Element::kBf16;
+  is_bf16 ? run_grouped_rows<Element::kBf16, kDims>(run, args)
+          : run_grouped_rows<Element::kF16, kDims>(run, args);
 }
 
 template <int kDims, class Runner>
@@ -85,8 +96,10 @@ template <class Runner>
 void run_forward(Runner& run, const ForwardArgs& args) {
   with_dims(args.problem, [&](auto dims) {
     constexpr int kColumns = decltype(dims)::kIs;
-    problem::element_bytes(args.problem.k.type) == 1 ? run_coded_dims<kColumns>(run, args)
-                                                     : run_dims<kColumns>(run, args);
+    const Element keys = args.problem.k.type;
+    if (keys == Element::kU4) return run_grouped_dims<kColumns>(run, args);
+    problem::element_bytes(keys) == 1 ? run_coded_dims<kColumns>(run, args)
+                                      : run_dims<kColumns>(run, args);
   });
   if (args.splits.row_max > 1) run_merge(run, args);
   cuda::clear_outputs_past_end(run, args.problem);

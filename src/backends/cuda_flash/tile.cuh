@@ -24,10 +24,11 @@ template <int kDims, Kind kKind>
 struct Shape {
   static constexpr bool kEdits = kKind != Kind::kPlain;
   static constexpr bool kSplit = is_split(kKind), kCodes = has_codes(kKind);
+  static constexpr bool kGroups = has_groups(kKind);
   static constexpr int kRowBlocks = !kEdits && kDims <= 128 ? 2 : 1;  // of 16 rows, a warp
   static constexpr int kRows = kSplit ? static_cast<int>(cuda::kSplitRows) : 128;
   static constexpr int kThreads = kRows / kWarpRows / kRowBlocks * kWarp;
-  static constexpr int kKeys = 32;  // of a tile
+  static constexpr int kKeys = tile_keys(kCodes, kDims);
   // Two blocks on a multiprocessor of compute capability 8.0 (164 KB) up to 128 dims, and one of
   // 163 KB at 256.
   static constexpr int kStages =
@@ -59,15 +60,21 @@ struct Layout {
   // For TileWalk.
   static constexpr int kDims = kColumns, kRows = S::kRows, kKeys = S::kKeys;
   static constexpr int kThreads = S::kThreads, kStages = S::kStages;
-  static constexpr bool kSplit = S::kSplit, kCodes = S::kCodes;
+  static constexpr bool kSplit = S::kSplit, kCodes = S::kCodes, kGroups = S::kGroups;
   static constexpr bool kPaged = S::kEdits, kHasTree = S::kEdits;
 
   static constexpr int kBytesOfRow = kDims * static_cast<int>(sizeof(std::uint16_t));
   static constexpr int kTileBytes = 2 * S::kKeys * kBytesOfRow;
-  static constexpr int kScaleBytes = static_cast<int>(sizeof(float));  // of a row
-  static constexpr int kStageBytes = kCodes ? 2 * S::kKeys * (kDims + kScaleBytes) : kTileBytes;
+  // Of a row of codes, and of its scales: one, or two for each group.
+  static constexpr int kCodeBytes = kGroups ? kDims / 2 : kDims;
+  static constexpr int kScales = kGroups ? kDims / static_cast<int>(problem::kGroup) * 2 : 1;
+  static constexpr int kScaleBytes = kScales * static_cast<int>(sizeof(float));
+  static constexpr int kStageBytes =
+      kCodes ? 2 * S::kKeys * (kCodeBytes + kScaleBytes) : kTileBytes;
   static constexpr int kWalkBytes = kCodes ? 256 : 128;
-  static constexpr int kAtBounds = kWalkBytes;
+  static constexpr int kAtChannels = kWalkBytes;  // scales of K's columns
+  static constexpr int kAtBounds =
+      kAtChannels + (kCodes ? kDims * static_cast<int>(sizeof(float)) : 0);
   static constexpr int kAtQueries = kAtBounds + S::kRows * static_cast<int>(sizeof(Row));
   static constexpr int kAtStages = kAtQueries + S::kRows * kBytesOfRow;
   static constexpr int kAtPlaces = kAtStages + (S::kStages - 1) * kStageBytes;

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "backends/cuda_flash/codes.cuh"
+#include "backends/cuda_flash/groups.cuh"
 #include "cuda/split.cuh"
 #include "cuda/swizzle.cuh"
 
@@ -29,7 +29,7 @@ struct ScaleRows<true> {
 };
 
 /// `Sizes` states kDims, kRows, kKeys, kThreads, kStages, kSplit, kCodes, kPaged, kHasTree and
-/// kAtStages; with kCodes also kStageBytes and kAtTile.
+/// kAtStages; with kCodes also kGroups, kCodeBytes, kScales, kStageBytes and kAtTile.
 template <class Sizes>
 struct TileWalk {
   static constexpr int kDims = Sizes::kDims, kKeys = Sizes::kKeys, kThreads = Sizes::kThreads;
@@ -142,14 +142,16 @@ struct TileWalk {
   /// Codes of a stage's part, as T, and their scales.
   template <class T, class Block>
   REGARD_DEVICE_FN auto codes(const Block& block, int stage, int part) {
-    const int at = Sizes::kAtStages + stage * Sizes::kStageBytes + part * kKeys * kDims;
-    return block.template shared<T>(at, kKeys * kDims / static_cast<int>(sizeof(T)));
+    constexpr int kBytesOfPart = kKeys * Sizes::kCodeBytes;
+    const int at = Sizes::kAtStages + stage * Sizes::kStageBytes + part * kBytesOfPart;
+    return block.template shared<T>(at, kBytesOfPart / static_cast<int>(sizeof(T)));
   }
   template <class Block>
   REGARD_DEVICE_FN auto scales(const Block& block, int stage, int part) {
-    constexpr int kScaleBytes = kKeys * static_cast<int>(sizeof(float));
-    const int at = Sizes::kAtStages + stage * Sizes::kStageBytes + 2 * kKeys * kDims;
-    return block.template shared<float>(at + part * kScaleBytes, kKeys);
+    constexpr int kCount = kKeys * Sizes::kScales;
+    const int at = Sizes::kAtStages + stage * Sizes::kStageBytes + 2 * kKeys * Sizes::kCodeBytes;
+    return block.template shared<float>(at + part * kCount * static_cast<int>(sizeof(float)),
+                                        kCount);
   }
 
   /// Begins to copy a tile to a stage.
@@ -187,18 +189,26 @@ struct TileWalk {
     const auto rows_of = [&](const problem::View& view, char* base, std::int64_t columns) {
       return cuda::cached_rows(view, place, base, pages, part, columns);
     };
-    begin_codes<kKeys, kDims, kThreads>(block, rows_of(p.k, walk.keys, p.head_dim_qk),
-                                        codes<std::uint16_t>(block, stage, 0));
-    begin_codes<kKeys, kDims, kThreads>(block, rows_of(p.v, walk.values, p.head_dim_v),
-                                        codes<std::uint16_t>(block, stage, 1));
+    constexpr int kBytesOfRow = Sizes::kCodeBytes, kPerByte = kDims / kBytesOfRow;
+    begin_codes<kKeys, kBytesOfRow, kPerByte, kThreads>(
+        block, rows_of(p.k, walk.keys, p.head_dim_qk), codes<std::uint16_t>(block, stage, 0));
+    begin_codes<kKeys, kBytesOfRow, kPerByte, kThreads>(
+        block, rows_of(p.v, walk.values, p.head_dim_v), codes<std::uint16_t>(block, stage, 1));
+    const auto scales_k = rows_of(p.scales_k, walk.scales.of_keys, 1);
+    const auto scales_v = rows_of(p.scales_v, walk.scales.of_values, 1);
+    if constexpr (Sizes::kGroups) {
+      begin_group_scales<kKeys, kDims, kThreads>(block, scales_k, p.head_dim_qk,
+                                                 scales(block, stage, 0));
+      begin_group_scales<kKeys, kDims, kThreads>(block, scales_v, p.head_dim_v,
+                                                 scales(block, stage, 1));
+      return;
+    }
     static_assert(kThreads >= 2 * kKeys);
     const int r = block.thread() % kKeys, of = block.thread() / kKeys;
     if (of == 0) {
-      begin_scale(block, rows_of(p.scales_k, walk.scales.of_keys, 1), p.scales_k.present, r,
-                  scales(block, stage, 0));
+      begin_scale(block, scales_k, p.scales_k.present, r, scales(block, stage, 0));
     } else if (of == 1) {
-      begin_scale(block, rows_of(p.scales_v, walk.scales.of_values, 1), p.scales_v.present, r,
-                  scales(block, stage, 1));
+      begin_scale(block, scales_v, p.scales_v.present, r, scales(block, stage, 1));
     }
   }
 
@@ -207,11 +217,26 @@ struct TileWalk {
   REGARD_DEVICE_FN void widen(const Block& block, const Problem& p, int stage) {
     REGARD_DEVICE_NO_UNROLL
     for (int part = 0; part < 2; ++part) {
-      widen_tile<kType, kKeys, kDims, kThreads>(
-          block, part == 0 ? p.k.type : p.v.type, codes<std::uint64_t>(block, stage, part),
-          block.template shared<std::uint32_t>(part_at(stage, part), kKeys * kDims / 2));
+      // Beside queries that are multiplied by scales of columns.
+      if (kType != Element::kBf16 && part == 0 && p.channel_scales_k.present) {
+        widen_part<Element::kBf16>(block, p, stage, part);
+      } else {
+        widen_part<kType>(block, p, stage, part);
+      }
     }
     block.sync();  // no thread reads the tile before it is whole
+  }
+
+  template <Element kType, class Block>
+  REGARD_DEVICE_FN void widen_part(const Block& block, const Problem& p, int stage, int part) {
+    const auto tile = block.template shared<std::uint32_t>(part_at(stage, part), kKeys * kDims / 2);
+    if constexpr (Sizes::kGroups) {
+      widen_groups<kType, kKeys, kDims, kThreads>(block, part == 0 ? 0.0f : kValueCentre,
+                                                  codes<std::uint32_t>(block, stage, part), tile);
+    } else {
+      widen_tile<kType, kKeys, kDims, kThreads>(block, part == 0 ? p.k.type : p.v.type,
+                                                codes<std::uint64_t>(block, stage, part), tile);
+    }
   }
 
   /// Where a block is in its tiles.

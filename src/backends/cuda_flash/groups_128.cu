@@ -1,0 +1,7 @@
+#include "backends/cuda_flash/units.h"
+
+namespace regard::cuda_flash {
+
+template void run_grouped_dims<128>(cuda::DeviceRunner&, const ForwardArgs&);
+
+}  // namespace regard::cuda_flash
