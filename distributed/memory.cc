@@ -21,9 +21,7 @@ class RankMemory {
       run_q_ = std::max(run_q_, run.q_count);
       run_kv_ = std::max(run_kv_, run.kv_count);
     }
-    for (int x = 0; a.gathers && x < nodes(); ++x) {
-      if (x != me_) gathered_ += needed(x, me_) + needed(me_, x);
-    }
+    count_messages();
   }
 
   std::int64_t forward() const {
@@ -108,13 +106,24 @@ class RankMemory {
   std::int64_t ranges(int owner, int step) const {
     return rows_of(ring_ranges(a_.sharding, owner, step));
   }
-  /// Rows of keys in messages while a step computes.
-  std::int64_t message_rows(int step) const {
+  /// Rows of keys in messages while each step computes: what arrives and is sent, and in a ring
+  /// what arrived before.
+  void count_messages() {
     const int n = nodes();
-    if (a_.gathers) return gathered_;
-    const std::int64_t held = step == 0 ? 0 : ranges(owner(step), step);
-    if (step + 1 == n) return held;
-    return held + ranges(owner(step + 1), step + 1) + ranges(owner(step), step + 1);
+    std::int64_t gathered = 0, held = 0;
+    for (int x = 0; a_.gathers && x < n; ++x) {
+      if (x != me_) gathered += needed(x, me_) + needed(me_, x);
+    }
+    for (int step = 0; step < n; ++step) {
+      const bool is_last = a_.gathers || step + 1 == n;
+      const std::int64_t next = is_last ? 0 : ranges(owner(step + 1), step + 1);
+      const std::int64_t sent = is_last ? 0 : ranges(owner(step), step + 1);
+      message_rows_.push_back(gathered + held + next + sent);
+      held = next;
+    }
+  }
+  std::int64_t message_rows(int step) const {
+    return message_rows_[static_cast<std::size_t>(step)];
   }
   std::int64_t row_of_keys(std::int64_t bytes) const {
     return rows_of_heads(1, share().kv_count, bytes);
@@ -160,7 +169,7 @@ class RankMemory {
   const Arrangement& a_;
   int me_, own_, rank_;
   std::int64_t run_q_ = 0, run_kv_ = 0;  // heads of the largest call
-  std::int64_t gathered_ = 0;            // rows of keys that arrive and are sent
+  std::vector<std::int64_t> message_rows_;
 };
 
 }  // namespace

@@ -38,7 +38,7 @@ DISTRIBUTED_MUTATIONS = [
              "at = add(rows_of(gradients.d_v, s.local, s.length), at);",
              "at = unpack(rows_of(gradients.d_v, s.local, s.length), at);", (CASES,)),
     Mutation("stated memory leaves out a message that is sent", "distributed/memory.cc",
-             " + ranges(owner(step), step + 1);", ";", (MEMORY,)),
+             "(gathered + held + next + sent);", "(gathered + held + next + 0 * sent);", (MEMORY,)),
     Mutation("stated memory leaves out gradients of keys", "distributed/memory.cc",
              "computed += needed(owner(step), me_) * gradient;", "computed = gradient;", (MEMORY,)),
     Mutation("ranks do not compare their keys", "distributed/agreement.cc",
