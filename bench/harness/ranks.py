@@ -197,6 +197,21 @@ def _own_bytes(problem, rows):
     return own + rows * (2 * q + gradients) if problem.backward else own
 
 
+def _buffers(problem, ranks, rows, heads_q, heads_kv, gathers=False):
+    """Bytes of messages, of a piece's partial result and of gradients on their way, as distributed/memory.cc counts
+    them: a ring holds what arrived, what arrives and what is sent; a backward the gradients of all keys."""
+    if ranks == 1:
+        return 0
+    _, pair, gradients = row_bytes(problem)
+    share, wide = heads_kv / problem.heads_kv, 8 if problem.dtype == "f64" else 4
+    block = rows * pair * share
+    piece = rows * heads_q * (problem.dim + 1) * wide  # a zigzag's two are adjacent on the last rank
+    held = 2 * (ranks - 1) if gathers else min(ranks, 3)
+    if problem.backward:  # computed for every owner, and arrived from every rank
+        return int(max(held * block, (ranks - 1) * rows * gradients * share) + ranks * rows * gradients * share)
+    return int(held * block) + piece
+
+
 def _p2p(problem, ranks, network, kernel, heads=None, stride=1):
     heads = heads or (problem.heads_q, problem.heads_kv)
     times = _blocks(problem, ranks, kernel, heads)
@@ -212,7 +227,7 @@ def _p2p(problem, ranks, network, kernel, heads=None, stride=1):
     load = times.sum(axis=1)
     home += network.crowd(ranks * stride) * _result_passes(problem, rows * heads[0], network, copies=stride == 1)
     return Result(float(done[-1].max()) + home, float(load.max()), float(load.max() / load.mean()), hops,
-                  hops * block, int(_own_bytes(problem, rows) * share) + 2 * block,
+                  hops * block, int(_own_bytes(problem, rows) * share) + _buffers(problem, ranks, rows, *heads),
                   steps=done[:, int(done[-1].argmax())].tolist())
 
 
@@ -223,12 +238,12 @@ def _gathered(problem, ranks, network, kernel):
     packed = (ranks - 1) * rows * pair / network.copies  # a message for each rank
     passes = packed + _result_passes(problem, rows * problem.heads_q, network)
     moved = _all_to_all(rows * pair, ranks, network) + network.crowd(ranks) * passes
-    sent, messages, memory = (ranks - 1) * rows * pair, ranks - 1, problem.length * pair
+    sent, messages = (ranks - 1) * rows * pair, ranks - 1
     if problem.backward:  # partial gradients go to the owner of the keys
         moved += _all_to_all(rows * gradients, ranks, network)
         sent += (ranks - 1) * rows * gradients
         messages += ranks - 1
-        memory += problem.length * gradients
+    memory = _buffers(problem, ranks, rows, problem.heads_q, problem.heads_kv, gathers=True)
     return Result(moved + _in_turns(load, network.cores), float(load.max()), float(load.max() / load.mean()), messages,
                   sent, _own_bytes(problem, rows) + memory)
 

@@ -50,6 +50,19 @@ def test_messages_and_bytes_are_those_of_the_algorithm():
     assert (made["a2a"].messages, made["a2a"].sent) == (6, 3 * rows * (q + kv + q + 8 * 4) // 4)
 
 
+def test_memory_grows_as_the_algorithms_buffers():
+    rows, kv, sums = 1 << 10, 2 * 8 * 64 * 4, 8 * 65 * 4
+    held = {name: [ranks.simulate(name, PROBLEM, count, FREE, kernel).memory for count in (1, 2, 4)]
+            for name in ("p2p", "all_gather")}
+    own = held["p2p"][0] // 4  # of 4 ranks
+    assert held["p2p"][2] - own == 3 * rows * kv + rows * sums  # arrived, arriving and sent
+    assert held["all_gather"][2] - own == 2 * 3 * rows * kv + rows * sums
+    assert held["p2p"][1] - 2 * own == 2 * 2 * rows * kv + 2 * rows * sums
+    back = replace(PROBLEM, backward=True)
+    rings = [ranks.simulate("p2p", back, count, FREE, kernel).memory for count in (1, 4)]
+    assert rings[1] - rings[0] // 4 == (3 + 4) * rows * kv  # f32: gradients are as large as keys
+
+
 def test_passes_over_memory_are_those_of_the_algorithm():
     copies = 1e6
     network = replace(FREE, copies=copies)
