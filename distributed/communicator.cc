@@ -64,8 +64,9 @@ Messages::Messages(Communicator& communicator, const MessageLimits& limits, cons
 
 Messages::~Messages() { abandon_open(); }
 
-void Messages::abandon_open() noexcept {
-  if (open_.empty()) return;
+void Messages::abandon_open(int tag) noexcept {
+  const auto has_tag = [&](const Open& open) { return tag < 0 || open.tag == tag; };
+  if (std::none_of(open_.begin(), open_.end(), has_tag)) return;
   communicator_.abandon();
   open_.clear();
 }
@@ -138,7 +139,7 @@ Status Messages::all_gather(const std::vector<std::span<std::byte>>& data, const
 Status Messages::all_to_all(const std::vector<std::span<const std::byte>>& from,
                             const std::vector<std::span<std::byte>>& to, const std::string& step,
                             int tag, const MemoryOwner& owner) {
-  const TransferGuard guard(*this);
+  const TransferGuard guard(*this, tag);
   const auto own = static_cast<std::size_t>(rank());
   const auto ranks = static_cast<std::size_t>(size());
   if (from.size() != ranks || to.size() != ranks) {

@@ -113,8 +113,9 @@ class Messages {
                     const std::vector<std::span<std::byte>>& to, const std::string& step,
                     int tag = kExchangeTag, const MemoryOwner& owner = {});
 
-  /// Abandons the communicator where transfers are under way.
-  void abandon_open() noexcept;
+  /// Abandons the communicator where transfers with `tag` are under way, or any where it is
+  /// negative.
+  void abandon_open(int tag = -1) noexcept;
 
  private:
   friend class ActivityScope;
@@ -148,17 +149,18 @@ class ActivityScope {
   std::size_t index_ = 0;
 };
 
-/// Abandons what is under way at the end of a scope. Declared after the buffers of its transfers,
-/// so that none is freed before.
+/// Abandons what is under way with a tag at the end of a scope. Declared after the buffers of its
+/// transfers, so that none is freed before.
 class TransferGuard {
  public:
-  explicit TransferGuard(Messages& messages) : messages_(messages) {}
-  ~TransferGuard() { messages_.abandon_open(); }
+  TransferGuard(Messages& messages, int tag) : messages_(messages), tag_(tag) {}
+  ~TransferGuard() { messages_.abandon_open(tag_); }
   TransferGuard(const TransferGuard&) = delete;
   TransferGuard& operator=(const TransferGuard&) = delete;
 
  private:
   Messages& messages_;
+  int tag_;
 };
 
 /// The number of messages that `bytes` need.

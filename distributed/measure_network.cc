@@ -45,7 +45,7 @@ Status measure_turn(Messages* messages, const Neighbours& other, std::span<std::
 Status measure_turns(Messages* messages, const Neighbours& other, std::size_t bytes, int turns,
                      double* seconds) {
   std::vector<std::byte> sent(bytes), arrived(bytes);
-  const TransferGuard guard(*messages);
+  const TransferGuard guard(*messages, kTag);
   std::vector<double> times(static_cast<std::size_t>(turns) + 1);
   for (double& time : times) {
     if (Status s = measure_turn(messages, other, sent, arrived, &time); !s.ok()) return s;

@@ -99,7 +99,7 @@ class RankMemory {
   }
 
   /// The owner of the keys of a step.
-  int owner(int step) const { return a_.gathers ? step : (me_ + nodes() - step) % nodes(); }
+  int owner(int step) const { return (me_ + nodes() - step) % nodes(); }
   std::int64_t needed(int owner, int member) const {
     return rows_of(needed_ranges(a_.sharding, owner, member, 1));
   }
@@ -153,16 +153,21 @@ class RankMemory {
     return row_of_keys((dq() + dv()) * wide()) * rows + d_q + d_kv + largest;
   }
 
+  /// Gradients that are on their way once a step is computed, sent and arriving.
+  std::int64_t returned(int step) const {
+    if (step <= 0) return 0;
+    return needed(owner(step), me_) + needed(me_, (me_ + step) % nodes());
+  }
+
   std::int64_t backward_ring() const {
     const std::int64_t gradient = row_of_keys((dq() + dv()) * wide());
-    std::int64_t max = 0, computed = 0, returned = 0;
+    std::int64_t max = returned(nodes() - 1) * gradient;
     for (int step = 0; step < nodes(); ++step) {
-      computed += needed(owner(step), me_) * gradient;
-      max = std::max(
-          max, message_rows(step) * row_of_keys(kv_bytes()) + computed + pair_of(owner(step)));
-      if (step != me_) returned += needed(me_, step) * gradient;
+      const std::int64_t rows = needed(owner(step), me_) + returned(step - 1);
+      max = std::max(max, message_rows(step) * row_of_keys(kv_bytes()) + rows * gradient +
+                              pair_of(owner(step)));
     }
-    return std::max(max, computed + returned);
+    return max;
   }
 
   const Whole& whole_;

@@ -106,7 +106,7 @@ class Run {
       const std::string name = n == 1 ? "all keys" : std::to_string(step + 1) + " of p2p";
       Block next;
       Tensor sent;
-      const TransferGuard guard(messages_);
+      const TransferGuard guard(messages_, tag);
       if (step + 1 < n) {
         const int owner = (me + n - step - 1) % n;
         next = incoming(owner, ring_ranges(ring_.sharding, owner, step + 1));
@@ -134,7 +134,7 @@ class Run {
     const Block mine = own();
     std::vector<Block> blocks(static_cast<std::size_t>(n));
     std::vector<Tensor> sent(static_cast<std::size_t>(n));
-    const TransferGuard guard(messages_);
+    const TransferGuard guard(messages_, kKeysTag);
     for (int x = 1; x < n; ++x) {
       const int from = (me + n - x) % n;
       Block& block = blocks[static_cast<std::size_t>(from)];
@@ -157,7 +157,8 @@ class Run {
     }
     if (Status s = messages_.wait(kKeysTag); !s.ok()) return s;
     blocks[static_cast<std::size_t>(me)] = own();
-    for (Block& block : blocks) {
+    for (int step = 0; step < n; ++step) {
+      Block& block = blocks[static_cast<std::size_t>((me + n - step) % n)];
       if (Status s = compute(&block, "keys of " + std::to_string(rank_of(block.owner))); !s.ok()) {
         return s;
       }
@@ -263,40 +264,55 @@ void add_gradients(const Ring& ring, const GradientBlock& block, const RingGradi
   }
 }
 
-/// Every owner adds what the members computed, in their order.
-Status return_gradients(const Ring& ring, Messages* messages,
-                        const std::vector<GradientBlock>& computed,
-                        const RingGradients& gradients) {
-  const int n = ring.sharding.members(), me = ring.member;
-  std::vector<GradientBlock> arrived(static_cast<std::size_t>(n));
-  const TransferGuard guard(*messages);
-  for (int x = 1; x < n; ++x) {
-    const int from = (me + n - x) % n;
-    GradientBlock& block = arrived[static_cast<std::size_t>(from)];
-    block = gradients_of(ring, me, from);
-    if (Status s = messages->receive(ring.ranks[static_cast<std::size_t>(from)], kGradientsTag,
-                                     bytes_of_tensor(block.message), "gradients of keys",
-                                     block.message.owner());
-        !s.ok()) {
-      return s;
+/// Takes what a member computes for the keys of others to their owners, while the next block is
+/// computed: an owner adds its own, then that of the members behind it, in their order.
+class GradientReturns {
+ public:
+  GradientReturns(const Ring& ring, Messages* messages, const RingGradients& gradients)
+      : ring_(ring),
+        messages_(*messages),
+        gradients_(gradients),
+        guard_(messages_, kGradientsTag) {}
+
+  /// What was computed with the block of `owner`, whose turn it is after those before it.
+  Status take(int owner, GradientBlock computed) {
+    if (Status s = finish(); !s.ok()) return s;
+    const int n = ring_.sharding.members(), me = ring_.member;
+    if (owner == me) {
+      add_gradients(ring_, computed, gradients_);
+      return {};
     }
-  }
-  for (int x = 1; x < n; ++x) {
-    const auto to = static_cast<std::size_t>((me + x) % n);
+    const int from = (2 * me + n - owner) % n;  // as far behind as the owner is before
+    sent_ = std::move(computed);
+    arriving_ = gradients_of(ring_, me, from);
     if (Status s =
-            messages->send(ring.ranks[to], kGradientsTag, bytes_of_tensor(computed[to].message),
-                           "gradients of keys", computed[to].message.owner());
+            messages_.receive(ring_.ranks[static_cast<std::size_t>(from)], kGradientsTag,
+                              bytes_of_tensor(arriving_.message), kStep, arriving_.message.owner());
         !s.ok()) {
       return s;
     }
+    return messages_.send(ring_.ranks[static_cast<std::size_t>(owner)], kGradientsTag,
+                          bytes_of_tensor(sent_.message), kStep, sent_.message.owner());
   }
-  if (Status s = messages->wait(kGradientsTag); !s.ok()) return s;
-  for (int x = 0; x < n; ++x) {
-    const auto& blocks = x == me ? computed : arrived;
-    add_gradients(ring, blocks[static_cast<std::size_t>(x)], gradients);
+
+  /// Waits for the last ones.
+  Status finish() {
+    if (Status s = messages_.wait(kGradientsTag); !s.ok()) return s;
+    add_gradients(ring_, arriving_, gradients_);
+    sent_ = {};
+    arriving_ = {};
+    return {};
   }
-  return {};
-}
+
+ private:
+  static constexpr const char* kStep = "gradients of keys";
+
+  const Ring& ring_;
+  Messages& messages_;
+  const RingGradients& gradients_;
+  GradientBlock sent_, arriving_;
+  TransferGuard guard_;
+};
 
 void add_message(Traffic* traffic, std::int64_t bytes, const MessageLimits& limits) {
   traffic->messages += chunks_of(bytes, limits);
@@ -328,14 +344,16 @@ Status backward(const Ring& ring, Messages* messages, const RingGradients& gradi
     part.delta = rows_of(gradients.delta, s.local, s.length);
     part.d_q = rows_of(gradients.d_q, s.local, s.length);
   }
-  std::vector<GradientBlock> computed(static_cast<std::size_t>(ring.sharding.members()));
-  const Status status = Run(ring, messages, [&](Block* block) -> Status {
-                          GradientBlock& to = computed[static_cast<std::size_t>(block->owner)];
-                          to = gradients_of(ring, block->owner, ring.member);
-                          return compute_gradients(ring, *block, parts, &to);
-                        }).run();
-  if (!status.ok()) return status;
-  return return_gradients(ring, messages, computed, gradients);
+  GradientReturns returns(ring, messages, gradients);
+  const Status status =
+      Run(ring, messages, [&](Block* block) -> Status {
+        GradientBlock computed = gradients_of(ring, block->owner, ring.member);
+        if (Status s = compute_gradients(ring, *block, parts, &computed); !s.ok()) {
+          return s;
+        }
+        return returns.take(block->owner, std::move(computed));
+      }).run();
+  return status.ok() ? returns.finish() : status;
 }
 
 Traffic forward_traffic(const Sharding& sharding, int member, bool gathers, const RingRow& bytes,

@@ -8,6 +8,7 @@ FAULTS = ("distributed", "Faults.*")
 OVERLAP = ("distributed", "Activities.*")
 NETWORK = ("distributed", "MeasureNetwork.*")
 MEMORY = ("distributed", "*Memory.*")
+TRANSFERS = ("distributed", "Faults.Transfers*")
 GRID = ("torch", "test_rank_grid.py")
 LAUNCHES = ("distributed", "*EveryPartRunsAsTheLaunchSays")
 
@@ -40,7 +41,9 @@ DISTRIBUTED_MUTATIONS = [
     Mutation("stated memory leaves out a message that is sent", "distributed/memory.cc",
              "(gathered + held + next + sent);", "(gathered + held + next + 0 * sent);", (MEMORY,)),
     Mutation("stated memory leaves out gradients of keys", "distributed/memory.cc",
-             "computed += needed(owner(step), me_) * gradient;", "computed = gradient;", (MEMORY,)),
+             "needed(owner(step), me_) + returned(step - 1);", "0 * step;", (MEMORY,)),
+    Mutation("the end of a ring's step abandons gradients on their way", "distributed/communicator.h",
+             "messages_.abandon_open(tag_);", "messages_.abandon_open();", (TRANSFERS,)),
     Mutation("ranks do not compare their keys", "distributed/agreement.cc",
              "if (differs && other == ranks) other = r;", "(void)differs;", (RANKS,)),
     Mutation("ranks do not compare their policies", "distributed/plan.cc",

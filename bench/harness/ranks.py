@@ -199,7 +199,7 @@ def _own_bytes(problem, rows):
 
 def _buffers(problem, ranks, rows, heads_q, heads_kv, gathers=False):
     """Bytes of messages, of a piece's partial result and of gradients on their way, as distributed/memory.cc counts
-    them: a ring holds what arrived, what arrives and what is sent; a backward the gradients of all keys."""
+    them: a ring holds what arrived, what arrives and what is sent; a backward as many blocks of gradients."""
     if ranks == 1:
         return 0
     _, pair, gradients = row_bytes(problem)
@@ -207,8 +207,8 @@ def _buffers(problem, ranks, rows, heads_q, heads_kv, gathers=False):
     block = rows * pair * share
     piece = rows * heads_q * (problem.dim + 1) * wide  # a zigzag's two are adjacent on the last rank
     held = 2 * (ranks - 1) if gathers else min(ranks, 3)
-    if problem.backward:  # computed for every owner, and arrived from every rank
-        return int(max(held * block, (ranks - 1) * rows * gradients * share) + ranks * rows * gradients * share)
+    if problem.backward:
+        return int(held * block + min(ranks, 3) * rows * gradients * share)
     return int(held * block) + piece
 
 

@@ -77,11 +77,13 @@ TEST(Activities, LongerMessagesShowAsWaiting) {
 }
 
 TEST(Activities, GatheringWaitsFirst) {
-  for (const CallRecord& record : run(Algorithm::kAllGather, 4 * kComputing)) {
+  const std::vector<CallRecord> records = run(Algorithm::kAllGather, 4 * kComputing);
+  for (std::size_t rank = 0; rank < records.size(); ++rank) {
+    const CallRecord& record = records[rank];
     ASSERT_EQ(record.activities.size(), 4U);
     EXPECT_EQ(record.activities[0].kind, Activity::Kind::kWaiting);
     EXPECT_EQ(record.activities[0].step, "1 of all_gather");
-    EXPECT_EQ(record.activities[1].step, "keys of 0");
+    EXPECT_EQ(record.activities[1].step, "keys of " + std::to_string(rank));
     EXPECT_GE(waiting(record), kComputing);
   }
 }

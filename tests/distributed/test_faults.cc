@@ -44,13 +44,17 @@ TEST(Faults, TransfersEndBeforeTheirBuffersDo) {
   distributed::Messages messages(communicator, {}, "test");
   {
     std::vector<std::byte> buffer(8);
-    const distributed::TransferGuard guard(messages);
-    EXPECT_TRUE(messages.receive(1, 5, buffer, "step").ok());
+    const distributed::TransferGuard guard(messages, 5);
+    {  // of another tag
+      const distributed::TransferGuard other(messages, 6);
+      EXPECT_TRUE(messages.receive(1, 5, buffer, "step").ok());
+    }
+    EXPECT_EQ(communicator.abandoned, 0);
   }
   EXPECT_EQ(communicator.abandoned, 1);
   {
     std::vector<std::byte> buffer(8);
-    const distributed::TransferGuard guard(messages);
+    const distributed::TransferGuard guard(messages, 5);
     EXPECT_TRUE(messages.receive(1, 5, buffer, "step").ok());
     EXPECT_TRUE(messages.wait(5).ok());
   }
