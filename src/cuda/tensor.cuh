@@ -104,13 +104,6 @@ REGARD_DEVICE_FN std::uint32_t pack(float low, float high) {
 
 template <Element kType>
 REGARD_DEVICE_FN float widen(std::uint16_t x) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (kType == Element::kF16) {
-    float number;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(x));
-    return number;
-  }
-#endif
   return kType == Element::kBf16 ? problem::from_bf16(x) : problem::from_f16(x);
 }
 
