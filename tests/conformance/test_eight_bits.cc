@@ -79,6 +79,9 @@ const EightBitCase kEightBitCases[] = {
     {"gradients_out_f8",
      "b2 hq2 sq65 skv200 d20 f8e5m2 out=f8e5m2 d_out=f16 gradients=f32 descales "
      "softcap=3 lse grad d_lse"},
+    // Rows of no sequence, which has no descale either.
+    {"gradients_of_no_sequence",
+     "b0 hq4 hkv2 sq8 d16 f8e4m3 packed total_q=5 total_kv=5 descales=head lse grad delta seed=38"},
     {"gradients_packed",
      "b3 hq4 hkv2 sq40 skv40 d16 f8e4m3 gradients=f8e4m3 packed descales=head "
      "causal diag=tl dropout=0.2 saved grad"},
