@@ -161,11 +161,12 @@ class RankMemory {
 
   std::int64_t backward_ring() const {
     const std::int64_t gradient = row_of_keys((dq() + dv()) * wide());
-    std::int64_t max = returned(nodes() - 1) * gradient;
+    std::int64_t max = 0;
     for (int step = 0; step < nodes(); ++step) {
       const std::int64_t rows = needed(owner(step), me_) + returned(step - 1);
-      max = std::max(max, message_rows(step) * row_of_keys(kv_bytes()) + rows * gradient +
-                              pair_of(owner(step)));
+      const std::int64_t computing = rows * gradient + pair_of(owner(step));
+      max = std::max(max, message_rows(step) * row_of_keys(kv_bytes()) +
+                              std::max(computing, returned(step) * gradient));
     }
     return max;
   }

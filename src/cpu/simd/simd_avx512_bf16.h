@@ -98,8 +98,8 @@ REGARD_KERNEL_FN void bytes_of_words(const IntVec (&words)[4], IntVec* high, Int
   const __m512i even = pairs(words[0], words[2]), odd = pairs(words[1], words[3]);
   *high = (IntVec)_mm512_mask_blend_epi8(
       kOddBytes, _mm512_maskz_srli_epi16(kAllWords, rounded(even), 8), rounded(odd));
-  *low = (IntVec)_mm512_mask_blend_epi8(kOddBytes, even,
-                                        _mm512_maskz_slli_epi16(kAllWords, odd, 8));
+  *low =
+      (IntVec)_mm512_mask_blend_epi8(kOddBytes, even, _mm512_maskz_slli_epi16(kAllWords, odd, 8));
 }
 /// F8Bytes in registers.
 struct F8Table {
