@@ -33,32 +33,28 @@ void run_rows(Runner& run, const ForwardArgs& args) {
   run_kernel<kType, kDims, Kind::kEdited>(run, args);
 }
 
-/// The same of keys and values of 8 bits.
-template <Element kType, int kDims, class Runner>
-void run_coded_rows(Runner& run, const ForwardArgs& args) {
-  if (args.splits.row_max > 1) return run_kernel<kType, kDims, Kind::kSplitCodes>(run, args);
-  run_kernel<kType, kDims, Kind::kCodes>(run, args);
+/// The same of keys and values that are codes: kWhole, or kSplit where their keys are in parts.
+template <Element kType, int kDims, Kind kWhole, Kind kSplit, class Runner>
+void run_kinds(Runner& run, const ForwardArgs& args) {
+  if (args.splits.row_max > 1) return run_kernel<kType, kDims, kSplit>(run, args);
+  run_kernel<kType, kDims, kWhole>(run, args);
+}
+template <int kDims, Kind kWhole, Kind kSplit, class Runner>
+void run_kinds_of_dims(Runner& run, const ForwardArgs& args) {
+  const bool is_bf16 = args.problem.q.type == Element::kBf16;
+  is_bf16 ? run_kinds<Element::kBf16, kDims, kWhole, kSplit>(run, args)
+          : run_kinds<Element::kF16, kDims, kWhole, kSplit>(run, args);
 }
 
+/// Of 8 bits.
 template <int kDims, class Runner>
 void run_coded_dims(Runner& run, const ForwardArgs& args) {
-  const bool is_bf16 = args.problem.q.type == Element::kBf16;
-  is_bf16 ? run_coded_rows<Element::kBf16, kDims>(run, args)
-          : run_coded_rows<Element::kF16, kDims>(run, args);
+  run_kinds_of_dims<kDims, Kind::kCodes, Kind::kSplitCodes>(run, args);
 }
-
-/// And of u4.
-template <Element kType, int kDims, class Runner>
-void run_grouped_rows(Runner& run, const ForwardArgs& args) {
-  if (args.splits.row_max > 1) return run_kernel<kType, kDims, Kind::kSplitGroups>(run, args);
-  run_kernel<kType, kDims, Kind::kGroups>(run, args);
-}
-
+/// Of u4.
 template <int kDims, class Runner>
 void run_grouped_dims(Runner& run, const ForwardArgs& args) {
-  const bool is_bf16 = args.problem.q.type == Element::kBf16;
-  is_bf16 ? run_grouped_rows<Element::kBf16, kDims>(run, args)
-          : run_grouped_rows<Element::kF16, kDims>(run, args);
+  run_kinds_of_dims<kDims, Kind::kGroups, Kind::kSplitGroups>(run, args);
 }
 
 template <int kDims, class Runner>
