@@ -83,8 +83,8 @@ FORWARD_MUTATIONS = [
              (("property", "*TheHostsFunctionIsTheExpression*"),)),
     Mutation("pairs of bf16 that go past the caches leave every other line out", "src/cpu/rows.h",
              "V::stream(p + i / 2 * sizeof(v[i])", "V::stream(p + i * sizeof(v[i])",
-             (("core", "StreamedOutputs.*"),)),
+             (("core", "CacheSizes.*"),)),
     Mutation("rows that fill no lines go past the caches", "src/cpu/rows.h",
              "reinterpret_cast<std::uintptr_t>(p) % sizeof(typename V::Vec) == 0;",
-             "reinterpret_cast<std::uintptr_t>(p) % 2 == 0;", (("core", "StreamedOutputs.*"),)),
+             "reinterpret_cast<std::uintptr_t>(p) % 2 == 0;", (("core", "CacheSizes.*"),)),
 ]

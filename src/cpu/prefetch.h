@@ -168,13 +168,19 @@ struct TaskPrefetch {
       if (tile_kv == 0) put_first(&self->values);
       self->keys = rows_cursor(k, keys);
       put_first(&self->keys);
-      touch_pages(self->values);
-      touch_pages(self->keys);
-      touch_pages(self->queries);
-      touch_pages(task_cursor(p, p.out, p.head_dim_v, order.next));
     }
     self->outs = task_cursor(p, p.out, p.head_dim_v, order.now);
     put_first(&self->outs);
+  }
+
+  /// Touches the pages of what start() has found, and of the next task's outs. In start(), 16 tokens
+  /// take 1.05 times as long where it is left out.
+  static __attribute__((noinline)) void touch(const Problem& p, const TaskOrder& order, const TaskPrefetch& self) {
+    if (order.next.begin >= order.next.end) return;
+    touch_pages(self.values);
+    touch_pages(self.keys);
+    touch_pages(self.queries);
+    touch_pages(task_cursor(p, p.out, p.head_dim_v, order.next));
   }
 
   /// Where the outs are written without being read.

@@ -38,4 +38,8 @@ std::int64_t decode_tile_kv(const AttentionParams& params, const TiledKernel& ke
 /// out would be read only to be overwritten. Changes no bits.
 bool streams_out(const AttentionParams& params, std::int64_t l3_bytes) noexcept;
 
+/// Whether pages of memory are touched before rows in them are prefetched, by the size of the L1
+/// cache. Changes no bits.
+bool touches_pages(std::int64_t l1d_bytes) noexcept;
+
 }  // namespace regard::cpu

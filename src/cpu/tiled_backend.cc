@@ -132,7 +132,7 @@ constexpr TiledVariant kVariants[] = {
 /// What a plan holds.
 struct TiledPlan {
   const TiledVariant& variant;  // a constant
-  std::int64_t l3_bytes;
+  std::int64_t l1d_bytes, l3_bytes;
 };
 
 }  // namespace
@@ -458,7 +458,7 @@ KernelPlan TiledBackend::plan_of(const AttentionKey& key, const Env& env,
   plan.tile_q = block_rows(params, shape, {max_row_blocks(params, env, variant), plan.workers});
   plan.tile_kv = tile_kv(params, *shape.kernel);
   plan.workspace_bytes = workspace_of(key, env, variant);
-  plan.state = std::make_shared<const TiledPlan>(TiledPlan{variant, env.l3_bytes});
+  plan.state = std::make_shared<const TiledPlan>(TiledPlan{variant, env.l1d_bytes, env.l3_bytes});
   return plan;
 }
 
@@ -503,7 +503,7 @@ Expected<KernelPlan> TiledBackend::plan_variant(const AttentionKey& key, const E
 
 Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& params,
                              const Buffers& buffers, const Launch& launch) const {
-  const auto& [variant, l3_bytes] = *static_cast<const TiledPlan*>(plan.state.get());
+  const auto& [variant, l1d_bytes, l3_bytes] = *static_cast<const TiledPlan*>(plan.state.get());
   Shape shape = shape_of(params, plan.isa, plan.workers, variant);
   const TiledKernel& k = *shape.kernel;
   const bool splits_blocks = shape.divides_blocks(plan.workers);
@@ -534,6 +534,7 @@ Status TiledBackend::execute(const KernelPlan& plan, const AttentionParams& para
                    " bytes, the plan has ", room);
   }
   args.streams_out = streams_out(params, l3_bytes);
+  args.touches_pages = touches_pages(l1d_bytes);
   Functions functions;
   make_problem(params, buffers, &args.problem, &functions);
   clear_amax(args.problem.out_amax, 1);

@@ -209,12 +209,12 @@ TEST(Trace, JsonHasTheCallAndItsKernel) {
   context.set_trace(TracedCalls::add, &calls);
   ForwardCall call;
   ASSERT_TRUE(attention(context, call.request, only({kMath})).ok());
-  const std::string json = to_json(calls.list[0]);
+  const std::string text = to_json(calls.list[0]);
   for (const char* part : {"\"direction\":\"forward\"", "\"case\":\"b1 hq1 hkv1 sq8 skv8 d8 f32",
                            "\"backend\":\"math\"", "\"kernel\":\"math_", "\"isa\":", "\"workers\":",
                            "\"workspace_bytes\":", "\"ns\":", "\"operations\":2048",
                            "\"bytes\":", "\"status\":\"ok\""}) {
-    EXPECT_NE(json.find(part), std::string::npos) << part << " in " << json;
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
   }
   EXPECT_FALSE(attention(context, call.request, only({kCudnn})).ok());
   EXPECT_NE(to_json(calls.list[1]).find("\"status\":\"no_backend\",\"message\":\"[plan]"),

@@ -13,6 +13,12 @@
 namespace regard::cpu {
 namespace {
 
+TiledArgs tiles_of(std::int64_t tile_kv) {
+  TiledArgs args;
+  args.decode_tile_kv = tile_kv;
+  return args;
+}
+
 constexpr std::int64_t kHeads = 5;  // not a divisor of a tile
 constexpr std::int64_t kKeys = 40;  // the last tile is short
 
@@ -54,7 +60,7 @@ class NextTileOf : public testing::TestWithParam<Layout> {
     std::vector<int> times(memory_.size() + kBytesEach);
     for (std::int64_t head = 0; head < heads; ++head) {
       for (const KvOperand& x : {k_operand(problem_, 0, head), v_operand(problem_, 0, head)}) {
-        const TaskAhead ahead = task_ahead(x, heads, 16, 0);
+        const TaskAhead ahead = task_ahead(tiles_of(16), x, heads, 0);
         count(lines_ahead(x, ahead, head, PageRuns{}, tile), memory_.data(), &times);
       }
     }
@@ -100,7 +106,7 @@ std::vector<std::int64_t> lines_of_tile(const KvOperand& x, std::int64_t head, s
   for (std::int64_t begin = 0; begin <= tile.begin; begin += tile_kv) {
     pages.find(x, {begin, tile_kv});
   }
-  const TaskAhead ahead = task_ahead(x, heads, tile_kv, pages.run_keys());
+  const TaskAhead ahead = task_ahead(tiles_of(tile_kv), x, heads, pages.run_keys());
   std::vector<std::int64_t> lines;
   for (LinesCursor cursor = lines_ahead(x, ahead, head, pages, tile); is_left(cursor);) {
     lines.push_back(cursor.at - x.first);

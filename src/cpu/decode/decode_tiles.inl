@@ -75,9 +75,9 @@ class DecodeTiles {
   }
 
   DecodeTiles(const TiledArgs& a, const TaskOrder& order, char* scratch)
-      : p_(a.problem),
+      : a_(a),
+        p_(a.problem),
         b_(order.now.b),
-        tile_kv_(tile_kv(a)),
         keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
         values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {}
 
@@ -90,9 +90,9 @@ class DecodeTiles {
       v_ = v_operand(p_, b_, head_kv_);
       descale_ = static_cast<T>(descale_of(p_.descale_q, b_, head_kv_) * k_.descale);
       if (is_first) {
-        pages_.start(k_, tile, tile_kv_);
-        keys_ahead_ = task_ahead(k_, task_head.count, tile_kv_, pages_.run_keys());
-        values_ahead_ = task_ahead(v_, task_head.count, tile_kv_, pages_.run_keys());
+        pages_.start(k_, tile, tile_kv(a_));
+        keys_ahead_ = task_ahead(a_, k_, task_head.count, pages_.run_keys());
+        values_ahead_ = task_ahead(a_, v_, task_head.count, pages_.run_keys());
       }
     }
     if (pages_.run_keys() > 0 && task_head.index == 0) {
@@ -574,9 +574,9 @@ class DecodeTiles {
     }
   }
 
+  const TiledArgs& a_;
   const Problem& p_;
   std::int64_t b_;
-  std::int64_t tile_kv_;
   T* keys_buffer_;
   T* values_buffer_;
   // Where rows that are not converted have scales; a vector more may be read.

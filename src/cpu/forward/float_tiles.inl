@@ -66,6 +66,7 @@ class FloatTiles {
         keys_buffer_(reinterpret_cast<T*>(scratch + a.at_keys)),
         values_buffer_(reinterpret_cast<T*>(scratch + a.at_values)) {
     TaskPrefetch::start(p_, order, a.has_narrow_window ? 0 : tile_kv(a), &task_);
+    if (a.touches_pages) TaskPrefetch::touch(p_, order, task_);
     if (a.streams_out) TaskPrefetch::leave_out_outs(&task_);
   }
 

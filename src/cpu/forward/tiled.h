@@ -23,6 +23,7 @@ struct TiledArgs {
   bool copies_strided = false;      // where their rows do not follow one another, too
   bool ends_at_once = false;        // in one tile all rows end, whose outs need no room
   bool streams_out = false;         // rows of out go past the caches
+  bool touches_pages = false;       // of memory, see touches_pages()
   // Offsets into the scratch; nothing in it grows with a length. W is the kernel's width.
   std::int64_t at_row_blocks = 0;
   std::int64_t at_q = 0;          // [row blocks][padded head_dim_qk][W]
