@@ -126,8 +126,8 @@ Status attention_backward(Context& context, Communicator& communicator, const Pl
                           const AttentionGradRequest& request, CallRecord* record = nullptr,
                           const Launch& launch = {});
 
-/// Decoding over a cache that is spread over ranks: every rank has all queries and its own keys;
-/// every rank receives the whole result. Partial results are merged in rank order. `plan` is one of
+/// Decoding over a cache that is spread over ranks: every rank has all queries and its own keys,
+/// and receives the whole result. Partial results are merged in rank order. `plan` is one of
 /// plan_decode(), whose options.seqlen_q are the queries of each rank.
 Expected<Plan> plan_decode(Context& context, Communicator& communicator,
                            const AttentionRequest& request, const Options& options);

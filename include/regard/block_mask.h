@@ -15,12 +15,8 @@ namespace regard {
 /// What is known of a mask function in blocks of queries and keys: of each whether it is false
 /// everywhere (such a block is never computed), true everywhere, or neither. Immutable; copies
 /// share the numbers. Calls find out by themselves what the bounds of indices tell; a mask of
-/// blocks is worth its memory where they tell little, and many calls have the same mask.
-///
-///   const Expected<BlockMask> mask = BlockMask::make(params, buffers);
-///   request.block_mask = mask->view();
-///   request.options.block_size_q = mask->block_size_q();
-///   request.options.block_size_kv = mask->block_size_kv();
+/// blocks is worth its memory where they tell little, and many calls have the same mask. A request
+/// takes its view() as block_mask, and its block_size_q() and block_size_kv() as those of options.
 class REGARD_EXPORT BlockMask {
  public:
   static constexpr std::int64_t kUsualSize = 128;
